@@ -1,0 +1,72 @@
+"""Who drafts, how far ahead, and by which rule drafts are verified."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ..api import ConfigError
+from .hints import listed
+from .reference import PluginReference
+from .settings import Settings
+
+
+class SpeculativeConfig(Settings):
+    """Speculative decoding, in vLLM's flat form: keys that are not listed here are the proposer's own `options`.
+
+    Attributes:
+        method: name of an installed proposer, `package.module:Class` (or with a dot), `./file.py:Class`, or a class.
+            None: inferred from `model` when plugins are loaded.
+        model: checkpoint of the drafter. Handed to the proposer as its option `model`, unless it only served to
+            infer the method.
+        num_speculative_tokens: most tokens drafted for one request in one step.
+        verification: `coupled`: the draft is compared with the target's own sample; `rejection`: Leviathan et al. 2023.
+        on_proposer_error: `skip`: the request goes on undrafted and an error is counted; `raise`: stop.
+        options: what the proposer's own `Options` model is filled from.
+    """
+
+    method: PluginReference | None = None
+    model: Annotated[str, Field(min_length=1)] | None = None
+    num_speculative_tokens: Annotated[int, Field(ge=1)] = 4
+    verification: Literal["coupled", "rejection"] = "coupled"
+    on_proposer_error: Literal["skip", "raise"] = "skip"
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_options(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        core = {key: value for key, value in values.items() if key in cls.model_fields}
+        flat = {key: value for key, value in values.items() if key not in cls.model_fields}
+        nested = core.get("options", {})
+        if not flat or not isinstance(nested, dict):
+            return core
+        twice = flat.keys() & nested.keys()
+        if twice:
+            raise ConfigError(
+                f"SpeculativeConfig: {listed(twice)} given both beside `options` and in it; keep one of them"
+            )
+        return {**core, "options": {**nested, **flat}}
+
+    @model_validator(mode="after")
+    def _method_or_model(self) -> Self:
+        if self.method is None and self.model is None:
+            raise ConfigError(
+                "SpeculativeConfig names neither `method` nor `model`; "
+                'name an installed proposer, for example {"method": "<name>"} (`outrider plugins` lists them)'
+            )
+        return self
+
+    def overridden_by(self, values: dict[str, Any]) -> SpeculativeConfig:
+        """This configuration with some keys replaced, as a command line does with a file's.
+
+        Another `method` or `model` brings its own options: those here are dropped then.
+        """
+        mine = self.model_dump(exclude_unset=True)
+        if values.get("method", self.method) != self.method or values.get("model", self.model) != self.model:
+            mine = {key: value for key, value in mine.items() if key not in ("method", "model", "options")}
+        options = {**mine.pop("options", {}), **values.get("options", {})}
+        flat = {key: value for key, value in values.items() if key != "options"}
+        return SpeculativeConfig(**{**mine, **{k: v for k, v in options.items() if k not in flat}, **flat})
