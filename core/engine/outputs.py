@@ -72,8 +72,8 @@ class ModelRunnerOutput:
     """What the step's forward decided.
 
     Attributes:
-        sampled_token_ids: tokens to commit per scheduled request, in order: accepted drafts, then one recovered or bonus
-            token. Empty while the prompt is unfinished.
+        sampled_token_ids: tokens to commit per scheduled request, in order: accepted drafts, then one recovered or
+            bonus token. Empty while the prompt is unfinished.
     """
 
     sampled_token_ids: Mapping[str, Sequence[int]]

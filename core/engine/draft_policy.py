@@ -1,0 +1,68 @@
+"""How many tokens each request may get drafted. Limits are applied here, before the proposer is asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ..api import ProposerCapabilities
+from .request import Request
+
+NO_PROPOSER = ProposerCapabilities()
+
+
+class DraftPolicy:
+    """A fixed number of drafts, cut by what the request and the proposer have room for.
+
+    Args:
+        num_speculative_tokens: drafts per request and step if nothing limits it; 0: nobody drafts.
+        capabilities: of the proposer.
+
+    Attributes:
+        num_lookahead_tokens: tokens beyond the scheduled ones for which the scheduler tries to reserve blocks.
+        num_skipped: request-steps whose budget was cut to zero, by limit: "max_tokens", "max_model_len",
+            "max_positions", "kv_blocks".
+    """
+
+    def __init__(
+        self, num_speculative_tokens: int = 0, capabilities: ProposerCapabilities = NO_PROPOSER
+    ) -> None:
+        self.num_speculative_tokens = num_speculative_tokens
+        self.num_lookahead_tokens = num_speculative_tokens if capabilities.own_kv else 0
+        self.num_skipped: Counter[str] = Counter()
+        self._capabilities = capabilities
+
+    def budgets(self, requests: Iterable[Request], *, max_len: int, block_size: int) -> dict[str, int]:
+        """Return the draft budget of every request, in order; empty if nobody drafts.
+
+        Args:
+            requests: scheduled in the last step and still running.
+            max_len: most tokens a request may have.
+        """
+        if self.num_speculative_tokens == 0:
+            return {}
+        return {request.request_id: self._budget(request, max_len, block_size) for request in requests}
+
+    def _budget(self, request: Request, max_len: int, block_size: int) -> int:
+        if request.num_computed_tokens < request.num_tokens - 1:
+            return 0  # its prompt is not finished: nothing to continue yet
+        capabilities = self._capabilities
+        budget = self.num_speculative_tokens
+        if capabilities.max_draft_tokens is not None:
+            budget = min(budget, capabilities.max_draft_tokens)
+        # A step emits one token more than the drafts it accepts.
+        limits = {
+            "max_tokens": request.max_tokens - request.num_output_tokens - 1,
+            "max_model_len": max_len - request.num_tokens - 1,
+        }
+        if capabilities.max_positions is not None:
+            limits["max_positions"] = capabilities.max_positions - request.num_tokens
+        if capabilities.own_kv:
+            # The forward that gives draft k writes the drafter's KV at position num_tokens + k - 2.
+            limits["kv_blocks"] = len(request.block_ids) * block_size - request.num_tokens + 1
+        for limit, room in limits.items():
+            if room <= 0:
+                self.num_skipped[limit] += 1
+                return 0
+            budget = min(budget, room)
+        return budget
