@@ -36,8 +36,8 @@ class EngineConfig(Settings):
 
     Attributes:
         speculative: None: plain decoding.
-        attention_backend: backends to ask for each layer, in this order; names, paths or classes. A single one may stand
-            alone. None: every installed one.
+        attention_backend: backends to ask for each layer, in this order; names, paths or classes. A single one may
+            stand alone. None: every installed one.
         extensions: plugins that wrap hooks, outermost last; names, paths or classes.
     """
 
