@@ -15,11 +15,11 @@ from ...hookspecs import hookimpl
 class SelfProposer:
     """Drafts with a copy of the target that keeps its own KV: must be accepted in full, always.
 
-    Every step its first forward runs over the step's committed rows and the token behind them. That
-    overwrites whatever an earlier draft left at those positions, so its context never has a hole. The last
-    row gives the first draft; each further draft is a forward of one row per request that is still within its
-    budget. Tokens are drawn with the engine's own noise, so a drafter that equals its target agrees with it
-    at any temperature.
+    Every step its first forward runs over the step's committed rows and, where it may draft, the newest token
+    behind them. That overwrites whatever an earlier draft left at those positions, so its context never has a hole.
+    The last row gives the first draft; each further draft is a forward of one row per request that is still within
+    its budget. Tokens are drawn with the engine's own noise, so a drafter that equals its target agrees with it at
+    any temperature.
     """
 
     outrider_api = 1
@@ -87,13 +87,15 @@ class SelfProposer:
 
 
 def _catch_up_rows(context: ProposeContext) -> DraftRows:
-    """The committed rows of the step and the token behind them: the newest, or the next one of the prompt."""
+    """The committed rows of the step and, to draft from, the newest token behind them.
+
+    Without a budget there may be no block for that token; it will be the first row of the next step anyway.
+    """
     starts = [r.num_computed_tokens for r in context.requests]
+    ends = [r.num_computed_tokens + r.num_rows + (r.draft_budget > 0) for r in context.requests]
     return DraftRows(
         request_indices=range(len(context.requests)),
-        token_ids=[
-            r.token_ids[s : s + r.num_rows + 1] for r, s in zip(context.requests, starts, strict=True)
-        ],
+        token_ids=[r.token_ids[s:e] for r, s, e in zip(context.requests, starts, ends, strict=True)],
         start_positions=starts,
     )
 
