@@ -117,7 +117,8 @@ class CommonAttentionMetadata:
         query_start_loc: `[B + 1]` int32; rows of request `i` are `query_start_loc[i]:query_start_loc[i + 1]`.
         seq_lens: `[B]` int32; tokens of the request up to and including its last row of this forward.
         positions: `[T]` int64; absolute position of each row.
-        block_table: `[B, max_blocks]` int32; block `p // block_size` of a request holds position `p`.
+        block_table: `[B, max_blocks]` int32; block `p // block_size` of a request holds position `p`. Entries behind
+            the request's blocks are -1.
         slot_mapping: `[T]` int64; `block * block_size + offset` where each row's entry is written.
         state_slots: `[B, K + 1]` int32; the request's own slots for layers with a `StateCacheSpec`.
         num_accepted_tokens: `[B]` int32; tokens emitted by the request's previous step (1 after a step without

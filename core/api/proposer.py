@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    # numpy too: it would double the time of `import outrider`.
+    import numpy as np
+    import numpy.typing as npt
     import torch
 
     from .attention import CommonAttentionMetadata
@@ -112,7 +112,8 @@ class ProposeContext:
             `row_start_loc[i]:row_start_loc[i + 1]`, that is `requests[i].num_rows` many.
         hidden_states: `[R, H]` if `ProposerCapabilities.hidden_states`, after the model's final norm; else None.
         aux_hidden_states: a tensor `[R, H]` per entry of `ProposerCapabilities.aux_hidden_layers`.
-        attention: metadata of the target's forward of this step; its block table also serves a drafter's layers.
+        attention: where the `R` rows stand, if `ProposerCapabilities.own_kv`; else None. Its block table also serves a
+            drafter's layers.
         sample: the engine's sampler.
     """
 
@@ -120,7 +121,7 @@ class ProposeContext:
     row_start_loc: npt.NDArray[np.int32]
     hidden_states: torch.Tensor | None
     aux_hidden_states: Sequence[torch.Tensor]
-    attention: CommonAttentionMetadata
+    attention: CommonAttentionMetadata | None
     sample: SampleFn
 
 

@@ -1,0 +1,186 @@
+"""Runs one plan: a single target forward over prompt chunks, decodes and drafts together, then verification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from ..api import SpecDecodeMetadata
+from ..engine.outputs import DraftTokenIds, ModelRunnerOutput, SchedulerOutput
+from ..models.routing import HiddenStateCapture, RoutedModel
+from ..plugins import BackendHooks
+from ..sampling.rejection_sampler import parse_output, verify
+from .drafting import Drafting, FinishedForward
+from .input_batch import InputBatch
+from .metadata import FlatRows, build_common_metadata, build_spec_decode_metadata
+from .sampling_rows import sampling_rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A plan laid out as arrays, `B` requests in the plan's order."""
+
+    request_ids: list[str]
+    rows: FlatRows
+    drafts: list[Sequence[int]]
+    spec: SpecDecodeMetadata
+
+
+class ModelRunner:
+    """Owns the tensors of one engine: input batch, caches, and the routed target.
+
+    Args:
+        backends: those that claimed a layer of the target.
+        capture: takes the hidden states that the proposer declared, if any.
+
+    Attributes:
+        caches: cache tensors by layer name.
+    """
+
+    def __init__(
+        self,
+        target: RoutedModel,
+        backends: Sequence[BackendHooks],
+        batch: InputBatch,
+        *,
+        caches: Mapping[str, Mapping[str, torch.Tensor]],
+        vocab_size: int,
+        device: torch.device,
+        drafting: Drafting | None = None,
+        verification: Literal["coupled", "rejection"] = "coupled",
+        capture: HiddenStateCapture | None = None,
+    ) -> None:
+        self.caches = caches
+        self._target = target
+        self._backends = [backend for backend in backends if backend.name in target.backends]
+        self._batch = batch
+        self._vocab_size = vocab_size
+        self._device = device
+        self._drafting = drafting
+        self._verification = verification
+        self._capture = capture
+        self._forward: FinishedForward | None = None
+
+    @torch.inference_mode()
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        """Run the step and decide its tokens."""
+        step = self._lay_out(plan)
+        tokens = self._verify(step, self._run_target(step))
+        return self._commit(step, tokens)
+
+    @torch.inference_mode()
+    def take_draft_token_ids(self, draft_budgets: Mapping[str, int]) -> DraftTokenIds:
+        """Draft for the requests of the last step that have a budget entry; 0 is a budget."""
+        forward, self._forward = self._forward, None
+        if self._drafting is None or forward is None:
+            return DraftTokenIds()
+        return self._drafting.propose(forward, draft_budgets)
+
+    def _lay_out(self, plan: SchedulerOutput) -> _Step:
+        batch = self._batch
+        for request_id in plan.finished_req_ids | plan.preempted_req_ids:
+            batch.remove(request_id)
+        for new in plan.scheduled_new_reqs:
+            batch.add(new)
+        for cached in plan.scheduled_cached_reqs:
+            batch.update(cached)
+        request_ids = list(plan.num_scheduled_tokens)
+        batch_rows = np.fromiter((batch.row_of[r] for r in request_ids), np.int32, len(request_ids))
+        lengths = np.fromiter(plan.num_scheduled_tokens.values(), np.int64, len(request_ids))
+        drafts = [plan.scheduled_spec_decode_tokens.get(r, ()) for r in request_ids]
+        for row, draft in zip(batch_rows, drafts, strict=True):
+            if draft:
+                batch.place_drafts(row, draft)
+        rows = FlatRows.build(batch_rows, batch.num_computed_tokens[batch_rows], lengths)
+        return _Step(
+            request_ids, rows, drafts, build_spec_decode_metadata(drafts, rows.query_start_loc, self._device)
+        )
+
+    def _run_target(self, step: _Step) -> torch.Tensor:
+        """Return the logits `[ΣD + B, V]` of the rows that judge a draft or give a bonus token."""
+        batch, rows = self._batch, step.rows
+        common = build_common_metadata(
+            rows,
+            batch.block_table[rows.batch_rows],
+            batch.block_size,
+            batch.state_slots[rows.batch_rows],
+            batch.num_accepted_tokens[rows.batch_rows],
+            self._device,
+        )
+        metadata = {
+            backend.name: backend.build_attention_metadata(common, step.spec) for backend in self._backends
+        }
+        input_ids = batch.token_ids[rows.batch_rows[rows.request_of_row], rows.positions]
+        output = self._target.forward(
+            metadata,
+            capture=self._capture,
+            input_ids=torch.as_tensor(input_ids, dtype=torch.int64, device=self._device)[None],
+            position_ids=common.positions[None],
+            use_cache=False,
+            logits_to_keep=step.spec.logits_indices,
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits
+
+    def _verify(self, step: _Step, logits: torch.Tensor) -> list[list[int]]:
+        rows, spec = step.rows, step.spec
+        logits_rows = spec.logits_indices.cpu().numpy()
+        batch_rows = rows.batch_rows[rows.request_of_row[logits_rows]]
+        return parse_output(
+            verify(
+                logits,
+                sampling_rows(self._batch, batch_rows, rows.positions[logits_rows] + 1),
+                spec,
+                self._draft_probs(step),
+                self._verification,
+            ),
+            self._vocab_size,
+        )
+
+    def _draft_probs(self, step: _Step) -> torch.Tensor | None:
+        """`[ΣD, V]`, or None if the rule has no use for them or the proposer gives none."""
+        if self._drafting is None or self._verification == "coupled" or not self._drafting.draft_probs:
+            return None
+        # Drafts may have been cut since they were proposed, at their end only.
+        return torch.cat(
+            [
+                self._drafting.draft_probs[request_id][: len(draft)]
+                for request_id, draft in zip(step.request_ids, step.drafts, strict=True)
+                if draft
+            ]
+            or [torch.empty(0, self._vocab_size)]
+        )
+
+    def _commit(self, step: _Step, tokens: list[list[int]]) -> ModelRunnerOutput:
+        """Append what was decided to the batch and keep what the proposer may want to see."""
+        batch, rows = self._batch, step.rows
+        num_rows = np.diff(rows.query_start_loc).astype(np.int64)
+        sampled: dict[str, list[int]] = {}
+        errors: dict[str, str] = {}
+        for i, (request_id, draft, emitted) in enumerate(
+            zip(step.request_ids, step.drafts, tokens, strict=True)
+        ):
+            row = int(rows.batch_rows[i])
+            num_computed = int(batch.num_computed_tokens[row] + num_rows[i]) - len(draft)
+            batch.num_accepted_tokens[row] = max(len(emitted), 1) if draft else 1
+            if num_computed < batch.num_tokens[row]:
+                continue  # its prompt is unfinished
+            if not emitted:
+                errors[request_id] = "the model's logits are NaN, or forbid every token"
+                continue
+            num_rows[i] += len(emitted) - 1 - len(draft)
+            batch.commit(row, emitted)
+            sampled[request_id] = emitted
+        capture = self._capture
+        self._forward = FinishedForward(
+            request_ids=step.request_ids,
+            rows=rows,
+            num_committed_rows=num_rows,
+            hidden_states=None if capture is None else capture.hidden_states,
+            aux_hidden_states=() if capture is None else capture.aux_hidden_states,
+        )
+        return ModelRunnerOutput(sampled_token_ids=sampled, errors=errors)
