@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from ..api import RequestError, SamplingParams
+from ..api import ProposerError, RequestError, SamplingParams
 from ..metrics.stats import EngineStats
 from .admission import check_request
 from .detokenizer import Detokenizer, Tokenizer
@@ -86,7 +86,6 @@ class EngineCore:
         self._tokenizer = tokenizer
         self._seeds = random.Random(seed)
         self._clock = clock
-        stats.num_skipped_drafts = scheduler.draft_policy.num_skipped
 
     def add_request(self, request: Request) -> None:
         """Admit a request to the queue.
@@ -168,11 +167,15 @@ class EngineCore:
             ProposerError: the proposer failed and the policy is to raise. The requests go on undrafted.
         """
         begin = self._clock()
-        budgets = self.scheduler.draft_budgets()
+        budgets = self.scheduler.draft_budgets(self.stats.num_skipped_drafts)
         if not budgets:
             return
         before = self._clock()
-        drafts = self.runner.take_draft_token_ids(budgets)
+        try:
+            drafts = self.runner.take_draft_token_ids(budgets)
+        except ProposerError:
+            self.stats.num_plugin_errors += 1
+            raise
         after = self._clock()
         self.scheduler.update_draft_token_ids(drafts, budgets)
         self.stats.num_plugin_errors += drafts.num_errors

@@ -20,8 +20,6 @@ class DraftPolicy:
 
     Attributes:
         num_lookahead_tokens: tokens beyond the scheduled ones for which the scheduler tries to reserve blocks.
-        num_skipped: request-steps whose budget was cut to zero, by limit: "max_tokens", "max_model_len",
-            "max_positions", "kv_blocks".
     """
 
     def __init__(
@@ -29,21 +27,27 @@ class DraftPolicy:
     ) -> None:
         self.num_speculative_tokens = num_speculative_tokens
         self.num_lookahead_tokens = num_speculative_tokens if capabilities.own_kv else 0
-        self.num_skipped: Counter[str] = Counter()
         self._capabilities = capabilities
 
-    def budgets(self, requests: Iterable[Request], *, max_len: int, block_size: int) -> dict[str, int]:
+    def budgets(
+        self, requests: Iterable[Request], *, max_len: int, block_size: int, num_skipped: Counter[str]
+    ) -> dict[str, int]:
         """Return the draft budget of every request, in order; empty if nobody drafts.
 
         Args:
             requests: scheduled in the last step and still running.
             max_len: most tokens a request may have.
+            num_skipped: counted up for each budget cut to zero, by the limit that cut it: "max_tokens",
+                "max_model_len", "max_positions" or "kv_blocks".
         """
         if self.num_speculative_tokens == 0:
             return {}
-        return {request.request_id: self._budget(request, max_len, block_size) for request in requests}
+        return {
+            request.request_id: self._budget(request, max_len, block_size, num_skipped)
+            for request in requests
+        }
 
-    def _budget(self, request: Request, max_len: int, block_size: int) -> int:
+    def _budget(self, request: Request, max_len: int, block_size: int, num_skipped: Counter[str]) -> int:
         if request.num_computed_tokens < request.num_tokens - 1:
             return 0  # its prompt is not finished: nothing to continue yet
         capabilities = self._capabilities
@@ -62,7 +66,7 @@ class DraftPolicy:
             limits["kv_blocks"] = len(request.block_ids) * block_size - request.num_tokens + 1
         for limit, room in limits.items():
             if room <= 0:
-                self.num_skipped[limit] += 1
+                num_skipped[limit] += 1
                 return 0
             budget = min(budget, room)
         return budget

@@ -6,7 +6,7 @@ computed, and a step moves the second toward the first.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 
 from ..api import ConfigError
@@ -83,6 +83,9 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Plan one step. Without any token to compute, the plan is empty and must not be executed."""
+        for request in self.running:
+            # Only now, because a drafter writes its own KV of a step's rows after the step.
+            self.kv_cache.cache_full_blocks(request, request.num_computed_tokens)
         num_scheduled: dict[str, int] = {}
         drafts: dict[str, list[int]] = {}
         preempted: set[str] = set()
@@ -118,7 +121,6 @@ class Scheduler:
         self._drafting = []
         for request_id, num_rows in plan.num_scheduled_tokens.items():
             request = self.requests[request_id]
-            start = request.num_computed_tokens
             num_drafts = len(plan.scheduled_spec_decode_tokens.get(request_id, ()))
             sampled = result.sampled_token_ids.get(request_id, ())
             request.num_computed_tokens += num_rows
@@ -127,22 +129,27 @@ class Scheduler:
                 advanced.append((request, commit(request, sampled, num_drafts, self.max_len, stats)))
                 # Nothing behind the token that ended the request counts as computed.
                 request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens)
-            if not request.is_finished:
-                self.kv_cache.cache_full_blocks(request, request.num_computed_tokens)
+            if request.is_finished:
+                self.running.remove(request)
+                self._retire(request)
+            else:
                 self._drafting.append(request)
-                continue
-            # The drafter will not see the rows of this step any more; its own KV ends where the step began.
-            keeps_own_kv = self.draft_policy.num_lookahead_tokens > 0
-            self.kv_cache.cache_full_blocks(request, start if keeps_own_kv else request.num_computed_tokens)
-            self.running.remove(request)
-            self._retire(request)
         return advanced
 
-    def draft_budgets(self) -> dict[str, int]:
-        """Most drafts per request of the last step that is still running, in batch order. Asks each step only once."""
+    def draft_budgets(self, num_skipped: Counter[str]) -> dict[str, int]:
+        """Return the draft budget of every request of the last step that is still running, in batch order.
+
+        Args:
+            num_skipped: requests that get no draft are counted here, by reason.
+        """
         drafting = [request for request in self._drafting if request.status is RequestStatus.RUNNING]
         self._drafting = []
-        return self.draft_policy.budgets(drafting, max_len=self.max_len, block_size=self.kv_cache.block_size)
+        return self.draft_policy.budgets(
+            drafting,
+            max_len=self.max_len,
+            block_size=self.kv_cache.block_size,
+            num_skipped=num_skipped,
+        )
 
     def update_draft_token_ids(self, drafts: DraftTokenIds, budgets: dict[str, int]) -> None:
         """Keep the drafts for the next step, cut to their budgets."""
@@ -161,6 +168,9 @@ class Scheduler:
             index += 1
             num_blocks = len(request.block_ids)
             num_rows = min(request.num_tokens_with_spec - request.num_computed_tokens, budget)
+            # Drafts must not take the row that each request behind this one needs to go on at all.
+            num_spare_rows = budget - (len(self.running) - index)
+            num_rows = min(num_rows, max(request.num_tokens - request.num_computed_tokens, num_spare_rows))
             num_rows = self._allocate_or_preempt(request, num_rows, preempted)
             if num_rows == 0:
                 break  # it preempted itself, so it was the last
@@ -236,6 +246,9 @@ class Scheduler:
         self.waiting.appendleft(request)
 
     def _retire(self, request: Request) -> None:
+        if self.draft_policy.num_lookahead_tokens == 0:
+            # Otherwise a drafter's own KV may end where the last step began: it never sees that step's rows.
+            self.kv_cache.cache_full_blocks(request, request.num_computed_tokens)
         if request.state_index >= 0:  # the runner holds it
             self._finished_req_ids.add(request.request_id)
         self._release(request)

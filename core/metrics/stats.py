@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,6 +50,20 @@ class SpecDecodeStats:
         for position in range(num_accepted_tokens):
             self.num_accepted_tokens_per_pos[position] += 1
 
+    def since(self, earlier: SpecDecodeStats) -> SpecDecodeStats:
+        """Return the counts minus those of an earlier copy of the same object."""
+        return SpecDecodeStats(
+            num_drafts=self.num_drafts - earlier.num_drafts,
+            num_draft_tokens=self.num_draft_tokens - earlier.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens - earlier.num_accepted_tokens,
+            num_draft_tokens_per_pos=_minus(self.num_draft_tokens_per_pos, earlier.num_draft_tokens_per_pos),
+            num_accepted_tokens_per_pos=_minus(
+                self.num_accepted_tokens_per_pos, earlier.num_accepted_tokens_per_pos
+            ),
+            num_emitted_tokens=self.num_emitted_tokens - earlier.num_emitted_tokens,
+            num_verified_tokens=self.num_verified_tokens - earlier.num_verified_tokens,
+        )
+
     @property
     def acceptance_rate(self) -> float | None:
         """Accepted drafts / verified drafts; None before the first draft."""
@@ -56,12 +71,12 @@ class SpecDecodeStats:
 
     @property
     def acceptance_rate_per_pos(self) -> list[float]:
-        """Per draft position: accepted / drafts that were long enough to have that position.
+        """Per draft position: accepted / drafts that were long enough to have that position; 0 if none was.
 
         Dividing by `num_drafts` instead would under-report late positions whenever drafts differ in length.
         """
         return [
-            accepted / drafted
+            accepted / drafted if drafted else 0.0
             for accepted, drafted in zip(
                 self.num_accepted_tokens_per_pos, self.num_draft_tokens_per_pos, strict=True
             )
@@ -103,3 +118,25 @@ class EngineStats:
     other_seconds: float = 0.0
     num_running: int = 0
     num_waiting: int = 0
+
+    def since(self, earlier: EngineStats) -> EngineStats:
+        """Return the counts minus those of an earlier copy of the same object; requests are those of right now."""
+        return EngineStats(
+            spec=self.spec.since(earlier.spec),
+            num_prompt_tokens=self.num_prompt_tokens - earlier.num_prompt_tokens,
+            num_cached_tokens=self.num_cached_tokens - earlier.num_cached_tokens,
+            num_preemptions=self.num_preemptions - earlier.num_preemptions,
+            num_finished=self.num_finished - earlier.num_finished,
+            num_skipped_drafts=self.num_skipped_drafts - earlier.num_skipped_drafts,
+            num_plugin_errors=self.num_plugin_errors - earlier.num_plugin_errors,
+            num_steps=self.num_steps - earlier.num_steps,
+            verify_seconds=self.verify_seconds - earlier.verify_seconds,
+            draft_seconds=self.draft_seconds - earlier.draft_seconds,
+            other_seconds=self.other_seconds - earlier.other_seconds,
+            num_running=self.num_running,
+            num_waiting=self.num_waiting,
+        )
+
+
+def _minus(later: list[int], earlier: list[int]) -> list[int]:
+    return [count - before for count, before in zip_longest(later, earlier, fillvalue=0)]
