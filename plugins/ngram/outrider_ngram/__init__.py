@@ -1,0 +1,6 @@
+"""The n-gram (prompt lookup) proposer for Outrider."""
+
+from .options import NgramOptions
+from .proposer import NgramProposer
+
+__all__ = ["NgramOptions", "NgramProposer"]
