@@ -1,0 +1,100 @@
+"""Prompts for the command line: from a file, or a few that are always there."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..api import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class FilePrompt:
+    """One prompt.
+
+    Attributes:
+        question_id: names it in reports.
+        category: what kind of task it is; limits and reports go by it.
+        text: the user's words (of a dialogue, the first turn).
+    """
+
+    question_id: str
+    category: str
+    text: str
+
+
+BUILT_IN_PROMPTS: Sequence[FilePrompt] = (
+    FilePrompt(
+        "code", "coding", "Write a short Python function that reverses a linked list, and explain it."
+    ),
+    FilePrompt(
+        "rewrite",
+        "editing",
+        "Correct the spelling in this paragraph and repeat it in full: The riders whent ahead of the colum. They "
+        "loked for water, for gras and for the enemy, and they came back befor dark to tel the captain what they "
+        "had sean. The captain trusted the riders, but he allways sent a second rider to chek.",
+    ),
+    FilePrompt(
+        "summary",
+        "summarization",
+        "Summarize in two sentences: A cache keeps copies of data that is expensive to fetch or to compute. A hit "
+        "costs little; a miss costs as much as having no cache, and a little more. Whether a cache pays therefore "
+        "depends on how often it hits, and on how much a hit saves. Every cache must also decide what to throw "
+        "away, and must notice when a copy is out of date.",
+    ),
+    FilePrompt("story", "writing", "Write a story of about 100 words about a lighthouse keeper and a fox."),
+    FilePrompt("list", "reasoning", "List the whole numbers from 1 to 30, each with its square."),
+    FilePrompt("question", "qa", "Why is the sky blue during the day and red at sunset?"),
+)
+"""Used when no file is given: from easy to guess ahead to hard."""
+
+
+def read_prompts(path: str | Path) -> list[FilePrompt]:
+    """Read `.jsonl` in Spec-Bench's form (an object a line: `turns`, `question_id`, `category`; `prompt` may stand for
+    `turns`), or any other text file, in which each line that is not empty is a prompt.
+
+    Raises:
+        ConfigError: the file cannot be read, a line is not in this form, or there is no prompt in it.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"prompts file {str(path)!r} cannot be read: {error}") from error
+    filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not filled:
+        raise ConfigError(f"prompts file {str(path)!r} has no prompt in it")
+    if path.suffix != ".jsonl":
+        return [FilePrompt(str(number), "all", line) for number, line in filled]
+    return [_from_json(line, number, path) for number, line in filled]
+
+
+def limit_per_category(prompts: Sequence[FilePrompt], limit: int | None) -> list[FilePrompt]:
+    """The first `limit` prompts of each category, in the order of `prompts`; None: all."""
+    if limit is None:
+        return list(prompts)
+    seen: Counter[str] = Counter()
+    kept = []
+    for prompt in prompts:
+        seen[prompt.category] += 1
+        if seen[prompt.category] <= limit:
+            kept.append(prompt)
+    return kept
+
+
+def _from_json(line: str, number: int, path: Path) -> FilePrompt:
+    try:
+        entry: Any = json.loads(line)
+        text = entry["turns"][0] if "turns" in entry else entry["prompt"]
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise ConfigError(
+            f"prompts file {str(path)!r}, line {number}: expected a JSON object with `turns` (a list of texts) or "
+            f"`prompt` (a text): {error!r}"
+        ) from error
+    if not isinstance(text, str):
+        raise ConfigError(f"prompts file {str(path)!r}, line {number}: the prompt is not a text: {text!r}")
+    return FilePrompt(str(entry.get("question_id", number)), str(entry.get("category", "all")), text)
