@@ -73,10 +73,12 @@ class ModelRunnerOutput:
 
     Attributes:
         sampled_token_ids: tokens to commit per scheduled request, in order: accepted drafts, then one recovered or
-            bonus token. Empty while the prompt is unfinished.
+            bonus token. A request is absent while its prompt is unfinished.
+        errors: requests that cannot go on, and why; the others are not concerned.
     """
 
     sampled_token_ids: Mapping[str, Sequence[int]]
+    errors: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
