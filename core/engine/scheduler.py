@@ -129,7 +129,14 @@ class Scheduler:
                 advanced.append((request, commit(request, sampled, num_drafts, self.max_len, stats)))
                 # Nothing behind the token that ended the request counts as computed.
                 request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens)
+            if request_id in result.errors:
+                request.error = result.errors[request_id]
+                request.finish(FinishReason.ERROR)
+                advanced.append((request, 0))
             if request.is_finished:
+                if not self.draft_policy.num_lookahead_tokens:
+                    # A drafter with its own KV never sees the last rows of a request, so its part of them is missing.
+                    self.kv_cache.cache_full_blocks(request, request.num_computed_tokens)
                 self.running.remove(request)
                 self._retire(request)
             else:
