@@ -1,0 +1,208 @@
+"""Choose one token per row of logits: the target's own sample, and the verdict on a draft.
+
+Both are pure functions of (row, sampling parameters, seed, position, and for a verdict the draft and its distribution).
+Rows run in parallel and share nothing, so neither the batch nor the number of threads shows in a result.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit, prange
+
+from .philox import gumbel_from_word, noise_words, select_word, uniform_at
+from .survivors import find_peak, find_survivors, finite_logit, log_weights
+
+NO_TOKEN = -1
+"""What a row yields from which nothing can be sampled: a logit is NaN, or every token is masked."""
+
+TOKEN_STREAM = 0
+ACCEPT_STREAM = 1
+RECOVERED_STREAM = 2
+
+ROW = np.dtype(
+    [
+        ("temperature", np.float64),
+        ("top_k", np.int64),
+        ("top_p", np.float64),
+        ("min_p", np.float64),
+        ("seed", np.uint64),
+        ("position", np.uint64),
+    ]
+)
+"""What a row is sampled with. `top_k` keeps all unless above 0."""
+
+_TWO = np.uint64(2)
+_TOP_BYTE = np.uint64(24)
+_TOKEN = np.uint64(TOKEN_STREAM)
+_ACCEPT = np.uint64(ACCEPT_STREAM)
+_RECOVERED = np.uint64(RECOVERED_STREAM)
+
+
+def _bound_noise() -> npt.NDArray[np.float64]:
+    highest_word = (np.arange(256, dtype=np.uint64) << _TOP_BYTE) | np.uint64(0xFFFFFF)
+    # The slack covers a logarithm that is not monotone in its last bit.
+    return -np.log(-np.log((highest_word.astype(np.float64) + 0.5) * 2.0**-32)) + 1e-9
+
+
+_NOISE_BOUND = _bound_noise()
+"""Upper bound of the Gumbel noise of all words with a given top byte: spares nearly every logarithm."""
+
+
+@njit(cache=True)
+def _race(
+    scores: npt.NDArray[np.float64],
+    ids: npt.NDArray[np.int32],
+    first: np.intp | int,
+    seed: np.uint64,
+    stream: np.uint64,
+    position: np.uint64,
+) -> int:
+    """Gumbel-max: the id with the highest log weight + noise, the lower id among equals.
+
+    Args:
+        scores: log weight per entry of `ids`.
+        first: index into `ids` of a likely winner. It is tried first, so that most others can be ruled out by a bound;
+            it has no influence on the result.
+    """
+    block, words = np.uint64(0), noise_words(seed, stream, position, np.uint64(0))
+    best, best_sum = -1, -np.inf
+    for step in range(-1, len(ids)):
+        i = first if step < 0 else step
+        if scores[i] + _NOISE_BOUND[255] < best_sum:
+            continue
+        token = np.uint64(ids[i])
+        if token >> _TWO != block:
+            block = token >> _TWO
+            words = noise_words(seed, stream, position, block)
+        word = select_word(words, token)
+        if scores[i] + _NOISE_BOUND[word >> _TOP_BYTE] < best_sum:
+            continue
+        total = scores[i] + gumbel_from_word(word)
+        if total > best_sum or (total == best_sum and ids[i] < best):
+            best, best_sum = ids[i], total
+    return best
+
+
+@njit(cache=True)
+def _sample_row(
+    logits: npt.NDArray[np.float32],
+    bits: npt.NDArray[np.int32],
+    row: Any,
+) -> int:
+    peak_id = find_peak(bits)
+    if peak_id < 0 or row.temperature == 0.0:
+        return peak_id
+    peak = finite_logit(logits[peak_id])
+    ids = find_survivors(logits, bits, peak, row.temperature, row.top_k, row.top_p, row.min_p)
+    scores = log_weights(logits, ids, peak, row.temperature)
+    return _race(scores, ids, np.searchsorted(ids, peak_id), row.seed, _TOKEN, row.position)
+
+
+@njit(cache=True)
+def _mass(probs: npt.NDArray[np.float32]) -> float:
+    """Sum of a row of a distribution; 0 if it is none."""
+    total = 0.0
+    for prob in probs:
+        if not 0.0 <= prob < np.inf:
+            return 0.0
+        total += prob
+    return total
+
+
+@njit(cache=True)
+def _judge_row(
+    logits: npt.NDArray[np.float32],
+    bits: npt.NDArray[np.int32],
+    row: Any,
+    draft: int,
+    draft_probs: npt.NDArray[np.float32],
+) -> int:
+    """Return `draft` if it is accepted, else the recovered token.
+
+    Args:
+        draft_probs: `[V]` distribution that the draft was drawn from, normalised here. What cannot be one (empty,
+            zeros, NaN, negative entries, or zero at the draft) is replaced by one-hot, which is right for any draft.
+    """
+    peak_id = find_peak(bits)
+    if peak_id < 0 or row.temperature == 0.0:
+        return peak_id
+    peak = finite_logit(logits[peak_id])
+    ids = find_survivors(logits, bits, peak, row.temperature, row.top_k, row.top_p, row.min_p)
+    scores = log_weights(logits, ids, peak, row.temperature)
+    probs = np.exp(scores)
+    probs /= probs.sum()
+
+    index = np.searchsorted(ids, draft)
+    target = probs[index] if index < len(ids) and ids[index] == draft else 0.0
+    mass = _mass(draft_probs)
+    one_hot = mass == 0.0 or not 0 <= draft < len(draft_probs) or draft_probs[draft] == 0.0
+    proposed = 1.0 if one_hot else draft_probs[draft] / mass
+    if target > 0.0 and uniform_at(row.seed, _ACCEPT, row.position) * proposed <= target:
+        return draft
+
+    kept, heaviest = 0, 0
+    kept_ids = np.empty(len(ids), np.int32)
+    residual = np.empty(len(ids), np.float64)
+    for i in range(len(ids)):
+        drafted = 0.0
+        if not one_hot:
+            drafted = draft_probs[ids[i]] / mass
+        elif ids[i] == draft:
+            drafted = 1.0
+        if probs[i] > drafted:
+            kept_ids[kept] = ids[i]
+            residual[kept] = probs[i] - drafted
+            if residual[kept] > residual[heaviest]:
+                heaviest = kept
+            kept += 1
+    if kept > 0:
+        return _race(np.log(residual[:kept]), kept_ids[:kept], heaviest, row.seed, _RECOVERED, row.position)
+    # Nowhere p > q: the two are equal up to rounding, so the draft was as good as any sample of p.
+    if target > 0.0:
+        return draft
+    return _race(scores, ids, np.searchsorted(ids, peak_id), row.seed, _RECOVERED, row.position)
+
+
+@njit(cache=True, parallel=True)
+def sample_rows(
+    logits: npt.NDArray[np.float32],
+    bits: npt.NDArray[np.int32],
+    rows: npt.NDArray[np.void],
+    indices: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """The target's own sample at each row `indices[i]` of `logits`; `NO_TOKEN` where nothing can be sampled.
+
+    Args:
+        logits: `[R, V]`; `bits` are its bit patterns.
+        rows: `[R]` of `ROW`.
+    """
+    tokens = np.empty(len(indices), np.int64)
+    for i in prange(len(indices)):
+        r = indices[i]
+        tokens[i] = _sample_row(logits[r], bits[r], rows[r])
+    return tokens
+
+
+@njit(cache=True, parallel=True)
+def judge_rows(
+    logits: npt.NDArray[np.float32],
+    bits: npt.NDArray[np.int32],
+    rows: npt.NDArray[np.void],
+    indices: npt.NDArray[np.int64],
+    drafts: npt.NDArray[np.int64],
+    draft_probs: npt.NDArray[np.float32],
+) -> npt.NDArray[np.int64]:
+    """The verdict on `drafts[i]` at row `indices[i]`: the draft itself, the recovered token, or `NO_TOKEN`.
+
+    Args:
+        drafts: `[D]`.
+        draft_probs: `[D, V]`, or `[D, 0]` for one-hot drafts.
+    """
+    tokens = np.empty(len(indices), np.int64)
+    for i in prange(len(indices)):
+        r = indices[i]
+        tokens[i] = _judge_row(logits[r], bits[r], rows[r], drafts[i], draft_probs[i])
+    return tokens
