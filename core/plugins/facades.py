@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -29,12 +29,12 @@ class _Hooks:
         self,
         loaded: LoadedPlugin,
         manager: pluggy.PluginManager,
-        others: Iterable[object],
+        others: Sequence[object],
         hooks: Iterable[str],
     ) -> None:
         self._loaded = loaded
         self._calls: dict[str, Callable[..., Any]] = {
-            hook: manager.subset_hook_caller(hook, list(others)) for hook in hooks
+            hook: manager.subset_hook_caller(hook, others) for hook in hooks
         }
 
     @property
@@ -67,7 +67,7 @@ class _Hooks:
 class ProposerHooks(_Hooks):
     """The engine's proposer."""
 
-    def __init__(self, loaded: LoadedPlugin, manager: pluggy.PluginManager, others: Iterable[object]) -> None:
+    def __init__(self, loaded: LoadedPlugin, manager: pluggy.PluginManager, others: Sequence[object]) -> None:
         super().__init__(loaded, manager, others, ("capabilities", "load_model", "dummy_run", "propose"))
         self._propose = self._calls["propose"]
 
@@ -103,7 +103,7 @@ class ProposerHooks(_Hooks):
 class BackendHooks(_Hooks):
     """One of the engine's attention backends."""
 
-    def __init__(self, loaded: LoadedPlugin, manager: pluggy.PluginManager, others: Iterable[object]) -> None:
+    def __init__(self, loaded: LoadedPlugin, manager: pluggy.PluginManager, others: Sequence[object]) -> None:
         super().__init__(
             loaded, manager, others, ("claim_layer", "build_attention_metadata", "build_for_drafting")
         )

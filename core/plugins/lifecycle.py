@@ -53,14 +53,18 @@ class LifecycleGuard:
             generator = function(*args)
             try:
                 next(generator)
-            except Exception as error:  # StopIteration too: a wrapper that never yields
+            except StopIteration:
+                self._failed(loaded, hook, RuntimeError("a wrapper must yield once, it did not"))
+                return (yield)
+            except Exception as error:
                 self._failed(loaded, hook, error)
                 return (yield)
             result = yield
             try:
                 generator.send(result)
+                self._failed(loaded, hook, RuntimeError("a wrapper must yield once, it went on"))
             except StopIteration:
-                return result
+                pass
             except Exception as error:
                 self._failed(loaded, hook, error)
             return result

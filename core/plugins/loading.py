@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
 import sys
 from dataclasses import dataclass, replace
@@ -72,7 +73,8 @@ def examine(info: PluginInfo) -> PluginInfo:
     try:
         _load_installed([info])
     except PluginError as error:
-        return replace(info, status="broken", error=" ".join(str(error.__cause__ or error).split()))
+        reason = str(error).removeprefix(subject(info.kind, info.name, info.shipped_by)).lstrip(": ")
+        return replace(info, status="broken", error=" ".join(reason.split()))
     return replace(info, status="ok")
 
 
@@ -105,7 +107,7 @@ def _load_installed(offers: list[PluginInfo]) -> FoundPlugin:
     if not allowed:
         who = subject(offers[0].kind, offers[0].name, offers[0].shipped_by)
         raise PluginError(
-            f"{who} is installed, but the environment variable {ALLOWED_VARIABLE} does not let it load; "
+            f"{who} is installed, but {ALLOWED_VARIABLE}={os.environ.get(ALLOWED_VARIABLE, '')!r} does not let it load; "
             f"add {offers[0].name!r} to it, or unset it"
         )
     info = allowed[0]

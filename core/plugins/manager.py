@@ -58,8 +58,10 @@ class PluginManager:
         manager.check_pending()
         self._hooks = manager.hook
 
-        def others(kept: LoadedPlugin) -> Iterable[object]:
-            return (a for other, a in adapters.items() if other is not kept and other.kind != "extension")
+        def others(kept: LoadedPlugin) -> list[object]:
+            return [
+                each for other, each in adapters.items() if other is not kept and other.kind != "extension"
+            ]
 
         self.proposer = ProposerHooks(proposer, manager, others(proposer)) if proposer else None
         self.backends = tuple(BackendHooks(backend, manager, others(backend)) for backend in backends)
@@ -121,9 +123,10 @@ def _load_backends(config: EngineConfig) -> tuple[list[LoadedPlugin], list[Plugi
     if config.attention_backend is not None:
         return [_load(find("attention_backend", reference)) for reference in config.attention_backend], []
     loaded, skipped = [], []
-    for info in discover("attention_backend"):
-        if info.status == "excluded":
-            continue
+    infos = [info for info in discover("attention_backend") if info.status != "excluded"]
+    for info in infos:
+        if sum(other.name == info.name for other in infos) > 1:
+            find("attention_backend", info.name)  # raises: nobody but the user can choose
         try:
             loaded.append(_load(find("attention_backend", info.name)))
         except PluginError as error:
