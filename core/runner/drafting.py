@@ -72,7 +72,11 @@ class Drafting:
             ProposerError: the proposer broke its contract, and the policy is `raise`.
         """
         self.draft_probs = {}  # drafts live for one step
-        asked = [i for i, request_id in enumerate(forward.request_ids) if request_id in budgets]
+        asked = [
+            i
+            for i, request_id in enumerate(forward.request_ids)
+            if request_id in budgets and self._within_positions(forward.rows.batch_rows[i])
+        ]
         if not asked or not (self.capabilities.own_kv or any(budgets.values())):
             return DraftTokenIds()
         context = self._build_context(forward, asked, budgets)
@@ -92,6 +96,10 @@ class Drafting:
                 if probs is not None:
                     self.draft_probs[request.request_id] = probs
         return DraftTokenIds(draft_token_ids=drafts, num_errors=len(valid.errors))
+
+    def _within_positions(self, row: int) -> bool:
+        most = self.capabilities.max_positions
+        return most is None or int(self._batch.num_tokens[row]) <= most
 
     def _report(self, message: str, cause: Exception | None = None) -> None:
         error = ProposerError(message, plugin=self._proposer.name, distribution=self._proposer.distribution)
