@@ -101,7 +101,7 @@ class EngineConfig(Settings):
         given = {key: value for key, value in overrides.items() if value is not None}
         base, change = settings.get("speculative_config"), given.get("speculative_config")
         if isinstance(base, Mapping) and isinstance(change, Mapping):
-            given["speculative_config"] = _speculative(base).overridden_by(dict(change))
+            given["speculative_config"] = _speculative(base).overridden_by(change)
         try:
             return cls.from_flat(**{**settings, **given})
         except ConfigError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -59,14 +60,17 @@ class SpeculativeConfig(Settings):
             )
         return self
 
-    def overridden_by(self, values: dict[str, Any]) -> SpeculativeConfig:
-        """This configuration with some keys replaced, as a command line does with a file's.
+    def overridden_by(self, values: Mapping[str, Any]) -> SpeculativeConfig:
+        """This configuration with single keys replaced, as a command line does with a file's; None: not given.
 
-        Another `method` or `model` brings its own options: those here are dropped then.
+        Another `method` comes with a model and options of its own: those here are dropped then.
         """
+        given = {key: value for key, value in values.items() if value is not None}
         mine = self.model_dump(exclude_unset=True)
-        if values.get("method", self.method) != self.method or values.get("model", self.model) != self.model:
+        if given.get("method", self.method) != self.method:
             mine = {key: value for key, value in mine.items() if key not in ("method", "model", "options")}
-        options = {**mine.pop("options", {}), **values.get("options", {})}
-        flat = {key: value for key, value in values.items() if key != "options"}
-        return SpeculativeConfig(**{**mine, **{k: v for k, v in options.items() if k not in flat}, **flat})
+        core = {key: value for key, value in given.items() if key in SpeculativeConfig.model_fields}
+        flat = {key: value for key, value in given.items() if key not in SpeculativeConfig.model_fields}
+        if isinstance(given.get("options", {}), Mapping):  # else the constructor refuses it
+            core["options"] = {**mine.get("options", {}), **given.get("options", {}), **flat}
+        return SpeculativeConfig(**{**mine, **core})

@@ -107,8 +107,8 @@ def _load_installed(offers: list[PluginInfo]) -> FoundPlugin:
     if not allowed:
         who = subject(offers[0].kind, offers[0].name, offers[0].shipped_by)
         raise PluginError(
-            f"{who} is installed, but {ALLOWED_VARIABLE}={os.environ.get(ALLOWED_VARIABLE, '')!r} does not let it load; "
-            f"add {offers[0].name!r} to it, or unset it"
+            f"{who} is installed, but {ALLOWED_VARIABLE}={os.environ.get(ALLOWED_VARIABLE, '')!r} does not let it "
+            f"load; add {offers[0].name!r} to it, or unset it"
         )
     info = allowed[0]
     who = subject(info.kind, info.name, info.shipped_by)

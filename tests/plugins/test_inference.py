@@ -41,9 +41,7 @@ def test_a_given_method_stays_and_keeps_its_model():
     assert infer(method=dict) == (dict, None)
 
 
-@pytest.mark.parametrize(
-    "model", ["echo", "pkg.mod:Class", "pkg.mod.Class", "./x.py:Class", "folder/x.py:Class", "x.py"]
-)
+@pytest.mark.parametrize("model", ["echo", "pkg.mod:Class", "pkg.mod.Class", "./x.py:Class", "x.py"])
 def test_a_name_or_path_is_the_method_and_no_model_is_left(model):
     assert infer(model=model) == (model, None)
 
