@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import carray, njit, prange, types  # type: ignore[attr-defined]
+from numba import carray, njit, prange, types
 from numba.extending import intrinsic
 
 Int32Array = npt.NDArray[np.int32]
@@ -30,7 +30,7 @@ def _int32_pointer(typingctx: Any, address: Any = None) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
 
-    return types.CPointer(types.int32)(address), codegen  # type: ignore[no-untyped-call]
+    return types.CPointer(types.int32)(address), codegen
 
 
 @intrinsic
@@ -38,7 +38,7 @@ def _int64_pointer(typingctx: Any, address: Any = None) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
 
-    return types.CPointer(types.int64)(address), codegen  # type: ignore[no-untyped-call]
+    return types.CPointer(types.int64)(address), codegen
 
 
 @njit(cache=True, inline="always")

@@ -26,8 +26,8 @@ class NgramOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    prompt_lookup_min: Annotated[int, Field(ge=1)]
-    prompt_lookup_max: Annotated[int, Field(ge=1)]
+    prompt_lookup_min: Annotated[int, Field(ge=1)] = _DEFAULT_LENGTH
+    prompt_lookup_max: Annotated[int, Field(ge=1)] = _DEFAULT_LENGTH
     choice: Literal["earliest", "most_recent"] = "most_recent"
 
     @model_validator(mode="before")
