@@ -36,7 +36,7 @@ def logits_of(states: torch.Tensor, vocab_size: int) -> torch.Tensor:
     return ((mixed >> 32) & 0xFFFF).float() / 2**13
 
 
-class ToyRecurrentConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
+class ToyRecurrentConfig(PretrainedConfig):
     """Configuration of the toy: nothing but its vocabulary."""
 
     model_type = "outrider_toy_recurrent"
@@ -88,7 +88,7 @@ class _ToyHead(torch.nn.Module):
         return logits_of(decode(hidden_states), self.vocab_size)
 
 
-class ToyRecurrentForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
+class ToyRecurrentForCausalLM(PreTrainedModel, GenerationMixin):
     """The toy as a transformers model. It keeps no cache of its own: a forward is the whole sequence."""
 
     config_class = ToyRecurrentConfig
@@ -100,7 +100,7 @@ class ToyRecurrentForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore
         super().__init__(config)
         self.model = _ToyDecoder(config.vocab_size)
         self.lm_head = _ToyHead(config.vocab_size)
-        self.post_init()  # type: ignore[no-untyped-call]
+        self.post_init()
 
     def _init_weights(self, module: torch.nn.Module) -> None:
         if isinstance(module, torch.nn.Embedding):

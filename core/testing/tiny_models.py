@@ -75,7 +75,7 @@ def character_tokenizer(eos_token_id: int | None = None) -> PreTrainedTokenizerF
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
     eos = None if eos_token_id is None else ALPHABET[eos_token_id]
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=backend, eos_token=eos, clean_up_tokenization_spaces=False
     )
 
