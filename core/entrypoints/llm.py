@@ -66,18 +66,29 @@ class LLM:
         self._mailboxes: dict[str, deque[RequestOutput]] = {}
 
     @property
+    def engine(self) -> Engine:
+        """What does the work.
+
+        Raises:
+            RuntimeError: the object was shut down.
+        """
+        if self._engine is None:
+            raise RuntimeError("this LLM was shut down; build another one")
+        return self._engine
+
+    @property
     def stats(self) -> EngineStats:
         """What the engine has counted since it was built."""
-        return self._running_engine().stats
+        return self.engine.stats
 
     @property
     def max_model_len(self) -> int:
         """Most tokens of prompt and output together."""
-        return self._running_engine().loaded.max_model_len
+        return self.engine.loaded.max_model_len
 
     def get_tokenizer(self) -> Any:
         """The transformers tokenizer, or None if the model has none."""
-        return self._running_engine().loaded.tokenizer
+        return self.engine.loaded.tokenizer
 
     def generate(
         self,
@@ -199,17 +210,16 @@ class LLM:
         sampling_params: SamplingParams,
     ) -> RequestOutput | None:
         """Hand a request to the engine. Return its output if it is refused, else None."""
-        engine = self._running_engine()
         tokenized = TokenizedPrompt(prompt if isinstance(prompt, str) else None, [])
         try:
             tokenized = tokenize(prompt)
-            engine.core.add_request(
+            self.engine.core.add_request(
                 Request(
                     request_id,
                     tokenized.token_ids,
                     sampling_params,
                     prompt=tokenized.text,
-                    eos_token_ids=engine.loaded.eos_token_ids,
+                    eos_token_ids=self.engine.loaded.eos_token_ids,
                 )
             )
         except RequestError as error:
@@ -221,7 +231,7 @@ class LLM:
         return None
 
     def _step(self) -> None:
-        core = self._running_engine().core
+        core = self.engine.core
         try:
             outputs = core.step()
             core.post_step()
@@ -246,11 +256,6 @@ class LLM:
 
     def _render(self, messages: Any) -> TokenizedPrompt:
         return tokenize_conversation(messages, self.get_tokenizer())
-
-    def _running_engine(self) -> Engine:
-        if self._engine is None:
-            raise RuntimeError("this LLM was shut down; build another one")
-        return self._engine
 
 
 def _one_per_prompt(

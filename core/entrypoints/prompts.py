@@ -32,7 +32,7 @@ def tokenize_prompt(prompt: Any, tokenizer: Any) -> TokenizedPrompt:
     """Read a text, `{"prompt": text}` or `{"prompt_token_ids": ids}`; with both keys the ids count.
 
     Raises:
-        RequestError: it is none of these, or a text for a model without a tokenizer.
+        RequestError: it is none of these, or a text that the tokenizer cannot encode.
     """
     if isinstance(prompt, str):
         return TokenizedPrompt(prompt, _encode(prompt, tokenizer, add_special_tokens=True))
@@ -74,7 +74,10 @@ def _encode(text: str, tokenizer: Any, *, add_special_tokens: bool) -> list[int]
             "this model has no tokenizer, so a prompt must be {'prompt_token_ids': [ids]}; "
             "or give LLM(tokenizer=...) a folder or hub id that has one"
         )
-    return list(tokenizer.encode(text, add_special_tokens=add_special_tokens))
+    try:
+        return list(tokenizer.encode(text, add_special_tokens=add_special_tokens))
+    except Exception as error:  # tokenizers raise bare exceptions
+        raise RequestError(f"the tokenizer cannot encode the prompt {_shown(text)}: {error}") from error
 
 
 def _integers(values: Any) -> list[int]:
@@ -83,7 +86,7 @@ def _integers(values: Any) -> list[int]:
     token_ids = []
     for index, value in enumerate(values):
         try:
-            token_ids.append(operator.index(value))
+            token_ids.append(operator.index(None if isinstance(value, bool) else value))
         except TypeError:
             raise RequestError(f"prompt_token_ids[{index}] is {_shown(value)}, not an integer") from None
     return token_ids
