@@ -1,0 +1,144 @@
+"""The row-invariant product: equal bits however rows, columns and threads are arranged, and the right numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from outrider.kernels.cpu import linear as module
+from outrider.kernels.cpu.linear import LANES, linear
+
+Array = npt.NDArray[np.float32]
+
+SHAPES = [
+    (37, 53),
+    (64, 64),
+    (577, 31),
+    (1, 5),
+    (15, 1),
+    (16, 3),
+    (33, 130),
+]  # K, N: with and without remainders
+
+
+def operands(num_rows: int, depth: int, num_columns: int) -> tuple[Array, Array, Array]:
+    random = np.random.default_rng(depth * 1000 + num_columns)
+    # Magnitudes over six decades, so that any other order of addition shows in the bits.
+    x = random.standard_normal((num_rows, depth)) * 10.0 ** random.integers(-3, 3, (num_rows, depth))
+    weight = random.standard_normal((num_columns, depth))
+    return (
+        x.astype(np.float32),
+        weight.astype(np.float32),
+        random.standard_normal(num_columns).astype(np.float32),
+    )
+
+
+@pytest.mark.parametrize(("depth", "num_columns"), SHAPES)
+def test_a_row_has_the_same_bits_in_every_batch(depth: int, num_columns: int) -> None:
+    x, weight, bias = operands(64, depth, num_columns)
+    alone = np.concatenate([linear(x[row : row + 1], weight, bias) for row in range(64)])
+    for num_rows in range(1, 65):
+        assert (linear(x[:num_rows], weight, bias) == alone[:num_rows]).all()
+        assert (linear(x[64 - num_rows :], weight, bias) == alone[64 - num_rows :]).all()
+
+
+@pytest.mark.parametrize("depth", [1037, 1040])
+def test_a_row_has_the_same_bits_in_a_batch_of_several_blocks(depth: int) -> None:
+    x, weight, bias = operands(300, depth, 9)
+    assert x.nbytes > 2 * module._ROWS_BYTES
+    order = np.random.default_rng(0).permutation(300)
+    together = linear(x, weight, bias)
+    assert (linear(x[order], weight, bias) == together[order]).all()
+    for row in range(0, 300, 7):
+        assert (linear(x[row : row + 1], weight, bias)[0] == together[row]).all()
+
+
+@pytest.mark.parametrize(("depth", "num_columns"), SHAPES)
+@pytest.mark.parametrize("num_rows", [1, 3, 9])
+def test_bits_do_not_depend_on_the_division_among_threads(
+    num_rows: int, depth: int, num_columns: int
+) -> None:
+    x, weight, bias = operands(num_rows, depth, num_columns)
+    tails = module._tail(x), module._tail(weight)
+    serial = np.full((num_rows, num_columns), np.nan, dtype=np.float32)
+    module._columns(x, weight, *tails, bias, serial, 0, num_columns)
+    for num_parts in (1, 2, 3, 5, 8, 64):
+        divided = np.full_like(serial, np.nan)
+        module._columns_parallel(x, weight, *tails, bias, divided, num_parts)
+        assert (divided == serial).all()
+
+
+def test_bits_of_a_column_do_not_depend_on_its_neighbours() -> None:
+    x, weight, bias = operands(5, 101, 41)
+    together = linear(x, weight, bias)
+    for first in range(41):
+        assert (linear(x, weight[first:], bias[first:]) == together[:, first:]).all()
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 5, 6, 7, 8, 21])
+@pytest.mark.parametrize(("depth", "num_columns"), [*SHAPES, (0, 4), (5, 0)])
+def test_sums_of_whole_numbers_are_exact(num_rows: int, depth: int, num_columns: int) -> None:
+    random = np.random.default_rng(0)
+    x = random.integers(-30, 30, (num_rows, depth))
+    weight = random.integers(-30, 30, (num_columns, depth))
+    bias = random.integers(-30, 30, num_columns)
+    exact = x @ weight.T
+    floats = [array.astype(np.float32) for array in (x, weight, bias)]
+    assert (linear(*floats[:2]) == exact).all()
+    assert (linear(*floats) == exact + bias).all()
+
+
+def test_sums_are_as_close_as_their_length_allows() -> None:
+    random = np.random.default_rng(0)
+    x, weight = (random.standard_normal((7, 4096)).astype(np.float32) for _ in range(2))
+    exact = x.astype(np.float64) @ weight.astype(np.float64).T
+    scale = np.abs(x).astype(np.float64) @ np.abs(weight).astype(np.float64).T
+    # Each of the LANES chains has K / LANES terms; the tree adds log2(LANES) roundings.
+    bound = (4096 / LANES + 4) * 2.0**-24 * scale
+    assert (np.abs(linear(x, weight) - exact) <= bound).all()
+
+
+def test_no_rows_give_no_rows() -> None:
+    assert linear(np.zeros((0, 8), np.float32), np.zeros((5, 8), np.float32)).shape == (0, 5)
+
+
+def test_a_row_of_nan_stays_alone() -> None:
+    x, weight, bias = operands(6, 37, 11)
+    clean = linear(x, weight, bias)
+    x[2] = np.nan
+    poisoned = linear(x, weight, bias)
+    assert np.isnan(poisoned[2]).all()
+    assert (np.delete(poisoned, 2, axis=0) == np.delete(clean, 2, axis=0)).all()
+
+
+def test_inputs_are_only_read_and_may_be_strided() -> None:
+    x, weight, bias = operands(6, 37, 11)
+    expected = linear(x, weight, bias)
+    for array in (x, weight, bias):
+        array.flags.writeable = False
+    assert (linear(x, weight, bias) == expected).all()
+    assert (
+        linear(np.asfortranarray(x), np.asfortranarray(weight), np.repeat(bias, 2)[::2]) == expected
+    ).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((np.zeros((2, 3)), np.zeros((4, 3), np.float32)), TypeError, "x is float64"),
+        ((np.zeros((2, 3), np.float32), np.zeros((4, 3), np.float16)), TypeError, "weight is float16"),
+        ((np.zeros((2, 3), np.float32), np.zeros((4, 5), np.float32)), ValueError, r"\(2, 3\).*\(4, 5\)"),
+        ((np.zeros(3, np.float32), np.zeros((4, 3), np.float32)), ValueError, r"\(3,\)"),
+        (
+            (np.zeros((2, 3), np.float32), np.zeros((4, 3), np.float32), np.zeros(3, np.float32)),
+            ValueError,
+            r"bias \(3,\)",
+        ),
+    ],
+)
+def test_operands_that_do_not_fit_are_named(arguments: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        linear(*arguments)
