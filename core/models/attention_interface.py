@@ -1,0 +1,144 @@
+"""The attention implementation `outrider` of transformers: hands each call to whatever the calling module is bound to.
+
+A module is bound for the duration of one forward, by an attribute of the module itself. So any number of engines and
+routed models can live in one process, and an unbound module gives an error instead of a wrong answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, eager_mask
+
+from ..api import ModelError
+
+ATTENTION_IMPLEMENTATION = "outrider"
+"""Value of `config._attn_implementation`. No mask function has this name, so transformers builds no masks."""
+
+DISCOVERY_IMPLEMENTATION = "outrider_discovery"
+"""The same with masks: in discovery a layer's mask shows what its keywords may not tell."""
+
+_BINDING = "_outrider_binding"
+MASK_FUNCTION = "outrider_mask_function"
+"""Attribute of a discovery mask: the transformers mask function that it was made from."""
+
+
+class AttentionBinding(Protocol):
+    """What a module of the attention interface is bound to."""
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+        keywords: dict[str, Any],
+    ) -> torch.Tensor:
+        """Return `[T, H, value_size]` for query `[T, H, key_size]`, key and value `[T, Hkv, ...]`, all contiguous."""
+        ...
+
+
+@contextmanager
+def bound(bindings: Sequence[tuple[torch.nn.Module, Any]]) -> Iterator[None]:
+    """Bind each module to its partner while the context lasts.
+
+    A partner with a method `replace` also takes the place of the module's `forward`.
+
+    Raises:
+        ModelError: a module is bound already: two forwards of it at the same time.
+    """
+    undo: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    try:
+        for module, binding in bindings:
+            attributes = module.__dict__
+            if _BINDING in attributes:
+                raise ModelError(
+                    f"{type(module).__name__} is already inside a forward; run one forward of a model at a time"
+                )
+            undo.append((attributes, {k: attributes[k] for k in ("forward",) if k in attributes}))
+            attributes[_BINDING] = binding
+            replacement = getattr(binding, "replace", None)
+            if replacement is not None:
+                attributes["forward"] = replacement
+        yield
+    finally:
+        for attributes, before in undo:
+            attributes.pop(_BINDING, None)
+            attributes.pop("forward", None)
+            attributes.update(before)
+
+
+def _binding_of(module: torch.nn.Module) -> AttentionBinding:
+    """What `module` is bound to now.
+
+    Raises:
+        ModelError: it is bound to nothing.
+    """
+    binding: AttentionBinding | None = module.__dict__.get(_BINDING)
+    if binding is None:
+        raise ModelError(
+            f"{type(module).__name__} was called outside a routed forward. Its attention is"
+            f" {ATTENTION_IMPLEMENTATION!r}, which works inside `RoutedModel.forward` only; to run the model by itself,"
+            " call `model.set_attn_implementation('sdpa')` on a copy of its own"
+        )
+    return binding
+
+
+@contextmanager
+def attention_implementation(module: torch.nn.Module, name: str) -> Iterator[None]:
+    """Let every submodule whose attention is ours use the implementation `name` while the context lasts."""
+    configs = {
+        id(config): config
+        for config in (getattr(submodule, "config", None) for submodule in module.modules())
+        if getattr(config, "_attn_implementation", None) == ATTENTION_IMPLEMENTATION
+    }
+    _set_implementation(configs.values(), name)
+    try:
+        yield
+    finally:
+        _set_implementation(configs.values(), ATTENTION_IMPLEMENTATION)
+
+
+def _set_implementation(configs: Iterable[Any], name: str) -> None:
+    for config in configs:
+        # Not the public setter: it would also overwrite sub-configurations that use another implementation.
+        config._attn_implementation_internal = name
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    **keywords: Any,
+) -> tuple[torch.Tensor, None]:
+    """Called by transformers with query `[1, H, T, key_size]`, key and value `[1, Hkv, T, ...]`.
+
+    Returns:
+        `[1, T, H, value_size]`, contiguous since many architectures `view` it, and no attention weights.
+    """
+    binding = _binding_of(module)
+    output = binding.attend(_rows(query), _rows(key), _rows(value), attention_mask, keywords)
+    return output.unsqueeze(0).contiguous(), None
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    # The projections of most architectures are laid out by rows, so this copies nothing for them.
+    return tensor[0].transpose(0, 1).contiguous()
+
+
+def _discovery_mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+    mask: torch.Tensor | None = eager_mask(*args, **kwargs)
+    if mask is not None:
+        setattr(mask, MASK_FUNCTION, kwargs.get("mask_function", causal_mask_function))
+    return mask
+
+
+AttentionInterface.register(ATTENTION_IMPLEMENTATION, _attention)
+AttentionInterface.register(DISCOVERY_IMPLEMENTATION, _attention)
+AttentionMaskInterface.register(DISCOVERY_IMPLEMENTATION, _discovery_mask)
