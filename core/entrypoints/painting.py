@@ -49,7 +49,7 @@ class TokenPainter:
             self._held.append(detokenizer.text[start:], ORIGINS[origin][0])
         if completion.finish_reason is not None:
             start = len(detokenizer.text)
-            detokenizer.finish()
+            detokenizer.release(True)
             self._held.append(detokenizer.text[start:])
         num_new_chars = len(completion.text) - self._num_shown
         shown, self._held = self._held[:num_new_chars], self._held[num_new_chars:]
