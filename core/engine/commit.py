@@ -47,8 +47,6 @@ def commit(
             request.finish(FinishReason.LENGTH)
         if request.is_finished:
             break
-    if request.is_finished and request.detokenizer is not None and not isinstance(request.stop_reason, str):
-        request.detokenizer.finish()
     for counts in (request.metrics, stats):
         counts.observe(
             num_draft_tokens=num_draft_tokens,

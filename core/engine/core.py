@@ -133,7 +133,7 @@ class EngineCore:
         """Plan, run and commit one step.
 
         Returns:
-            One output per request that got tokens, in batch order.
+            One output per request that got tokens or cannot go on, in batch order.
 
         Raises:
             Exception: whatever the runner raised. The requests of the failed step have then ended with reason "error".
@@ -202,8 +202,6 @@ class EngineCore:
         return output
 
     def _finished_from_outside(self, request: Request) -> RequestOutput:
-        if request.detokenizer is not None:
-            request.detokenizer.finish()
         self._tell_finished(request)
         self._count_requests()
         return RequestOutput.of(request, 0)

@@ -20,8 +20,9 @@ class Detokenizer:
     """The text of one request's output, in step with its tokens.
 
     A token's text depends on its neighbours (leading spaces, characters split over tokens), so each token is decoded
-    together with the last tokens that gave text, and only what it adds is kept. Once `finish` was called, `text` is
-    what the tokenizer makes of all appended tokens at once.
+    together with the last tokens that gave text, and only what it adds is kept. The text that is finally released is
+    what the tokenizer makes of all appended tokens at once. (One exception: some tokenizers whose tokens stand for
+    single bytes let an invalid byte spoil the characters before it, too. Those stay, since they may have been shown.)
 
     Args:
         stop: stop strings; the text never contains one, unless `include_stop_str`, then it ends with it.
@@ -60,16 +61,15 @@ class Detokenizer:
             return None  # no text of its own, or an incomplete character
         return self._add(text[len(context) :], look_for_stop)
 
-    def finish(self) -> None:
-        """No token follows: add what is left of an incomplete character, as the tokenizer shows it."""
-        context, text = self._decode_window()
-        self._add(text[len(context) :], False)
-
     def release(self, final: bool) -> tuple[str, str]:
         """Return (all text that is safe to show, its part that was not yet released).
 
-        Text that may be the beginning of a stop string is not safe unless `final`.
+        Text that may be the beginning of a stop string is not safe, and the bytes of an incomplete character are no
+        text yet, unless no token follows (`final`).
         """
+        if final:
+            context, text = self._decode_window()
+            self._add(text[len(context) :], False)
         held = 0 if final or self._include_stop_str else self._num_possible_stop_chars()
         text = self.text[: len(self.text) - held] if held else self.text
         new_text = text[self._num_released :]
@@ -81,7 +81,7 @@ class Detokenizer:
         context = self._window[: self._num_context]
         return (
             self._tokenizer.decode(context, skip_special_tokens=skip) if context else "",
-            self._tokenizer.decode(self._window, skip_special_tokens=skip),
+            self._tokenizer.decode(self._window, skip_special_tokens=skip) if self._window else "",
         )
 
     def _add(self, piece: str, look_for_stop: bool) -> str | None:
@@ -102,6 +102,7 @@ class Detokenizer:
             return None
         end, begin, stop = min(matches)
         self.text = self.text[: end if self._include_stop_str else begin]
+        self._window, self._num_context = [], 0
         return stop
 
     def _num_possible_stop_chars(self) -> int:

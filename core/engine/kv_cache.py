@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from hashlib import blake2b
 
 from .block_pool import BlockPool
@@ -56,22 +57,32 @@ class KVCacheManager:
             block_ids.append(block_id)
         return block_ids[: max(0, len(block_ids) - self._num_blocks_to_recompute)]
 
-    def allocate(self, request: Request, num_tokens: int, cached_block_ids: list[int] | None = None) -> bool:
+    def num_missing_blocks(self, request: Request, num_tokens: int) -> int:
+        """How many blocks `request` lacks for its first `num_tokens` tokens."""
+        return max(0, -(-num_tokens // self.block_size) - len(request.block_ids))
+
+    def allocate(
+        self,
+        request: Request,
+        num_tokens: int,
+        cached_block_ids: Sequence[int] = (),
+        *,
+        num_reserved_blocks: int = 0,
+    ) -> bool:
         """Make room for the first `num_tokens` tokens of `request`. Return False, changing nothing, if there is none.
 
         Args:
             cached_block_ids: from `find_cached_prefix`, for a request that owns no block yet.
+            num_reserved_blocks: free blocks that it must not take.
         """
-        cached = cached_block_ids or []
-        num_missing = -(-num_tokens // self.block_size) - len(request.block_ids) - len(cached)
-        num_available = self.pool.num_free_blocks - self.pool.num_free_among(cached)
-        if num_missing > num_available:
+        num_new = self.num_missing_blocks(request, num_tokens) - len(cached_block_ids)
+        num_free = self.pool.num_free_blocks - self.pool.num_free_among(cached_block_ids)
+        if num_new > 0 and num_new > num_free - num_reserved_blocks:
             return False
-        self.pool.take(cached)
-        request.block_ids.extend(cached)
-        request.num_hashed_blocks = max(request.num_hashed_blocks, len(cached))
-        if num_missing > 0:
-            request.block_ids.extend(self.pool.allocate(num_missing))
+        self.pool.take(cached_block_ids)
+        request.block_ids.extend(cached_block_ids)
+        request.num_hashed_blocks += len(cached_block_ids)
+        request.block_ids.extend(self.pool.allocate(max(0, num_new)))
         return True
 
     def cache_full_blocks(self, request: Request, num_tokens: int) -> None:

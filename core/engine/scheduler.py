@@ -7,7 +7,7 @@ computed, and a step moves the second toward the first.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..api import ConfigError
 from ..metrics.stats import SpecDecodeStats
@@ -115,28 +115,27 @@ class Scheduler:
             stats: drafts and tokens are counted here.
 
         Returns:
-            `(request, number of tokens committed)` of every request that advanced, in batch order.
+            `(request, number of tokens committed)` of every request that advanced or failed, in batch order.
         """
         advanced: list[tuple[Request, int]] = []
         self._drafting = []
         for request_id, num_rows in plan.num_scheduled_tokens.items():
             request = self.requests[request_id]
-            num_drafts = len(plan.scheduled_spec_decode_tokens.get(request_id, ()))
-            sampled = result.sampled_token_ids.get(request_id, ())
-            request.num_computed_tokens += num_rows
-            if sampled:
-                request.num_computed_tokens -= num_drafts - (len(sampled) - 1)
-                advanced.append((request, commit(request, sampled, num_drafts, self.max_len, stats)))
-                # Nothing behind the token that ended the request counts as computed.
-                request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens)
             if request_id in result.errors:
+                # Its rows do not count as computed: nobody shall find what they left in the cache.
                 request.error = result.errors[request_id]
                 request.finish(FinishReason.ERROR)
                 advanced.append((request, 0))
+            else:
+                num_drafts = len(plan.scheduled_spec_decode_tokens.get(request_id, ()))
+                sampled = result.sampled_token_ids.get(request_id, ())
+                request.num_computed_tokens += num_rows
+                if sampled:
+                    request.num_computed_tokens -= num_drafts - (len(sampled) - 1)
+                    advanced.append((request, commit(request, sampled, num_drafts, self.max_len, stats)))
+                    # Nothing behind the token that ended the request counts as computed.
+                    request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens)
             if request.is_finished:
-                if not self.draft_policy.num_lookahead_tokens:
-                    # A drafter with its own KV never sees the last rows of a request, so its part of them is missing.
-                    self.kv_cache.cache_full_blocks(request, request.num_computed_tokens)
                 self.running.remove(request)
                 self._retire(request)
             else:
@@ -169,16 +168,18 @@ class Scheduler:
         self, num_scheduled: dict[str, int], drafts: dict[str, list[int]], preempted: set[str]
     ) -> Iterator[CachedRequestData]:
         budget = self.max_num_batched_tokens
+        # What the requests need to go on at all must not be taken by the drafts of those before them.
+        num_reserved_blocks = sum(map(self._num_missing_blocks, self.running))
         index = 0
         while index < len(self.running) and budget > 0:
             request = self.running[index]
             index += 1
             num_blocks = len(request.block_ids)
             num_rows = min(request.num_tokens_with_spec - request.num_computed_tokens, budget)
-            # Drafts must not take the row that each request behind this one needs to go on at all.
             num_spare_rows = budget - (len(self.running) - index)
             num_rows = min(num_rows, max(request.num_tokens - request.num_computed_tokens, num_spare_rows))
-            num_rows = self._allocate_or_preempt(request, num_rows, preempted)
+            num_reserved_blocks -= self._num_missing_blocks(request)
+            num_rows = self._allocate_or_preempt(request, num_rows, num_reserved_blocks, preempted)
             if num_rows == 0:
                 break  # it preempted itself, so it was the last
             num_drafts = request.num_computed_tokens + num_rows - request.num_tokens
@@ -192,9 +193,11 @@ class Scheduler:
                 num_computed_tokens=request.num_computed_tokens,
             )
 
-    def _allocate_or_preempt(self, request: Request, num_rows: int, preempted: set[str]) -> int:
+    def _allocate_or_preempt(
+        self, request: Request, num_rows: int, num_reserved_blocks: int, preempted: set[str]
+    ) -> int:
         """Return the rows there is room for: `num_rows`, or without drafts, or 0 if it was preempted itself."""
-        if self._allocate(request, num_rows):
+        if self._allocate(request, num_rows, num_reserved_blocks=num_reserved_blocks):
             return num_rows
         num_rows = min(num_rows, request.num_tokens - request.num_computed_tokens)
         while not self.kv_cache.allocate(request, request.num_computed_tokens + num_rows):
@@ -241,10 +244,21 @@ class Scheduler:
                 num_computed_tokens=num_cached,
             )
 
-    def _allocate(self, request: Request, num_rows: int, cached_block_ids: list[int] | None = None) -> bool:
-        """Make room for the rows and for what a drafter writes beyond them."""
+    def _allocate(
+        self,
+        request: Request,
+        num_rows: int,
+        cached_block_ids: Sequence[int] = (),
+        num_reserved_blocks: int = 0,
+    ) -> bool:
+        """Make room for the rows and for what a drafter writes beyond them, and leave some blocks to others."""
         num_tokens = request.num_computed_tokens + num_rows + self.draft_policy.num_lookahead_tokens
-        return self.kv_cache.allocate(request, min(num_tokens, self.max_len), cached_block_ids)
+        return self.kv_cache.allocate(
+            request, min(num_tokens, self.max_len), cached_block_ids, num_reserved_blocks=num_reserved_blocks
+        )
+
+    def _num_missing_blocks(self, request: Request) -> int:
+        return self.kv_cache.num_missing_blocks(request, request.num_tokens)
 
     def _preempt(self, request: Request) -> None:
         request.status = RequestStatus.PREEMPTED
