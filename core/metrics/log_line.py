@@ -58,7 +58,8 @@ class PeriodicLogLine:
             f"other {recent.other_seconds:.2f} s",
         ]
         if spec.num_drafts:
-            rates = " ".join(f"{rate:.2f}" for rate in spec.acceptance_rate_per_pos)
+            reached = zip(spec.acceptance_rate_per_pos, spec.num_draft_tokens_per_pos, strict=True)
+            rates = " ".join(f"{rate:.2f}" for rate, drafted in reached if drafted)
             parts += [
                 f"method {self._method}",
                 f"mean acceptance length {spec.mean_acceptance_length:.2f}",
