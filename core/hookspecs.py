@@ -94,14 +94,14 @@ def request_finished(request_id: str) -> None:
 
 @hookspec(firstresult=True)
 def claim_layer(layer: LayerInfo) -> AttentionLayer | None:
-    """Return this backend's implementation of the layer, or None to leave it to others. Stops at first non-None result. Stable."""
+    """This backend's implementation of the layer, or None to leave it. Stops at first non-None result. Stable."""
 
 
 @hookspec(firstresult=True)
 def build_attention_metadata(common: CommonAttentionMetadata, spec: SpecDecodeMetadata) -> Any:
-    """Build what this backend's layers need for one target forward. Asked of every backend that claimed a layer. Stable."""
+    """What this backend's layers need for one target forward. Stops at first non-None result. Stable."""
 
 
 @hookspec(firstresult=True)
 def build_for_drafting(common: CommonAttentionMetadata, draft_index: int) -> Any:
-    """The same for the `draft_index`-th forward of a drafter's own layers. Stable."""
+    """The same for a forward of a drafter's own layers. Stops at first non-None result. Stable."""
