@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from prometheus_client import REGISTRY
 
 from ..api import ProposerCapabilities
 from ..config import EngineConfig
@@ -14,6 +15,8 @@ from ..engine.core import EngineCore
 from ..engine.draft_policy import DraftPolicy
 from ..engine.kv_cache import KVCacheManager
 from ..engine.scheduler import Scheduler
+from ..metrics.log_line import PeriodicLogLine
+from ..metrics.prometheus import export_stats
 from ..metrics.stats import EngineStats
 from ..models.cache import CachePlan, allocate_caches, plan_caches
 from ..models.capabilities import check_capabilities
@@ -40,6 +43,7 @@ class Engine:
     plugins: PluginManager
     runner: ModelRunner
     stats: EngineStats
+    log_line: PeriodicLogLine
 
 
 def build_engine(config: EngineConfig) -> Engine:
@@ -90,7 +94,9 @@ def build_engine(config: EngineConfig) -> Engine:
         tokenizer=loaded.tokenizer,
         seed=config.model.seed,
     )
-    return Engine(config, core, loaded, plugins, runner, stats)
+    method = None if plugins.proposer is None else plugins.proposer.name
+    export_stats(stats, method or "none", REGISTRY)
+    return Engine(config, core, loaded, plugins, runner, stats, PeriodicLogLine(stats, method))
 
 
 def _load_proposer(

@@ -243,6 +243,7 @@ class LLM:
             raise
         for output in outputs:
             self._mailboxes[output.request_id].append(output)
+        self.engine.log_line.poll()
 
     def _abort(self, request_ids: Sequence[str]) -> None:
         """Forget requests, wherever they stand."""
