@@ -1,0 +1,169 @@
+"""One claimed layer, and the memory that all layers of a backend share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from outrider.api import AttentionShape, PagedCacheSpec, PluginError, TensorSpec
+
+from .attention import attend, warm_up
+from .metadata import FlashMetadata
+from .plan import rows_per_tile
+from .records import BFLOAT16, CALL, FLOAT16, FLOAT32, LAYER, padded, scratch_size, state_size
+
+CACHE_TYPES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
+
+
+class Workspace:
+    """Scratch of the compiled function. One per backend: its layers run one after another, never at the same time."""
+
+    def __init__(self) -> None:
+        self.scratch: npt.NDArray[np.float32] = np.zeros((numba.config.NUMBA_NUM_THREADS, 0), np.float32)
+        self.ticket: npt.NDArray[np.int64] = np.zeros(1, np.int64)
+        self._partials: npt.NDArray[np.float32] = np.zeros(0, np.float32)
+
+    def reserve(self, num_floats: int) -> None:
+        """Give every thread room for `num_floats`."""
+        num_threads, size = self.scratch.shape
+        if size < num_floats:
+            self.scratch = np.zeros((num_threads, num_floats), np.float32)
+
+    def partials(self, num_floats: int) -> int:
+        """Address of a buffer of `num_floats`, valid until the next call."""
+        if self._partials.size < num_floats:
+            self._partials = np.zeros(num_floats, np.float32)
+        return self._partials.ctypes.data
+
+
+class FlashLayer:
+    """Attention of one layer over its paged cache.
+
+    The cache holds `[num_kv_heads, size]` per token, sizes rounded up to a multiple of 16 and filled up with zeros.
+    """
+
+    def __init__(
+        self, name: str, shape: AttentionShape, cache_dtype: torch.dtype, workspace: Workspace
+    ) -> None:
+        warm_up()
+        self._name = name
+        self._shape = shape
+        self._group = shape.num_heads // shape.num_kv_heads
+        self._window = shape.sliding_window or 0
+        self._workspace = workspace
+        # Kept here because the compiled function only knows its address.
+        self._sinks = None if shape.sinks is None else shape.sinks.detach().to(torch.float32).contiguous()
+        self._state_size = int(state_size(shape.value_size))
+        self._layer: npt.NDArray[np.void] = np.zeros(1, LAYER)
+        key_shape, value_shape = (
+            (shape.num_kv_heads, int(padded(n))) for n in (shape.key_size, shape.value_size)
+        )
+        self.cache_spec = PagedCacheSpec(
+            {"key": TensorSpec(key_shape, cache_dtype), "value": TensorSpec(value_shape, cache_dtype)}
+        )
+        workspace.reserve(
+            scratch_size(rows_per_tile(self._group) * self._group, shape.key_size, shape.value_size)
+        )
+
+    def bind_cache(self, cache: Mapping[str, torch.Tensor]) -> None:
+        """Receive `key` and `value`, `[num_blocks, block_size, num_kv_heads, padded size]`.
+
+        Raises:
+            PluginError: a tensor is not what `cache_spec` asked for.
+        """
+        for name, spec in self.cache_spec.tensors.items():
+            tensor = cache[name]
+            dense = tensor[0, 0].is_contiguous() and tensor.device.type == "cpu"
+            if tuple(tensor.shape[2:]) != spec.shape or tensor.dtype != spec.dtype or not dense:
+                raise PluginError(
+                    f"layer {self._name}: {name} cache of {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}; "
+                    f"asked for {spec.dtype} [num_blocks, block_size, {', '.join(map(str, spec.shape))}] on the CPU"
+                )
+        self._cache = dict(cache)
+        key, value, shape = cache["key"], cache["value"], self._shape
+        size = key.element_size()
+        self._layer[0] = (
+            shape.num_heads,
+            shape.num_kv_heads,
+            shape.key_size,
+            shape.value_size,
+            key.shape[1],
+            self._window,
+            shape.scaling,
+            shape.softcap or 0.0,
+            0 if self._sinks is None else self._sinks.data_ptr(),
+            CACHE_TYPES[key.dtype],
+            key.data_ptr(),
+            key.stride(0) * size,
+            key.stride(1) * size,
+            value.data_ptr(),
+            value.stride(0) * size,
+            value.stride(1) * size,
+        )
+
+    def forward(
+        self, metadata: FlashMetadata, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        """Write the rows' keys and values at their slots, then attend causally.
+
+        Args:
+            query: `[T, num_heads, key_size]`.
+            key, value: `[T, num_kv_heads, key_size]` and `[T, num_kv_heads, value_size]`.
+
+        Returns:
+            `[T, num_heads, value_size]` in the type of `query`. Computed in float32.
+
+        Raises:
+            PluginError: a shape is not that of the layer and the step.
+        """
+        shape, num_rows = self._shape, metadata.positions.size
+        # The compiled function reads memory by address: a wrong shape must not get there.
+        if (
+            query.shape != (num_rows, shape.num_heads, shape.key_size)
+            or key.shape != (num_rows, shape.num_kv_heads, shape.key_size)
+            or value.shape != (num_rows, shape.num_kv_heads, shape.value_size)
+        ):
+            raise PluginError(
+                f"layer {self._name}: query {tuple(query.shape)}, key {tuple(key.shape)} and value "
+                f"{tuple(value.shape)} "
+                f"do not fit {num_rows} rows of {shape.num_heads} heads over {shape.num_kv_heads}, "
+                f"sizes {shape.key_size} and {shape.value_size}"
+            )
+        plan = metadata.plan(self._group, shape.num_kv_heads, self._window)
+        output = torch.empty((num_rows, shape.num_heads, shape.value_size), dtype=torch.float32)
+        q, k, v = _dense(query), _dense(key), _dense(value)
+        call = np.array(
+            [
+                (
+                    *(q.data_ptr(), 4 * q.stride(0), 4 * q.stride(1)),
+                    *(k.data_ptr(), 4 * k.stride(0), 4 * k.stride(1)),
+                    *(v.data_ptr(), 4 * v.stride(0), 4 * v.stride(1)),
+                    output.data_ptr(),
+                    self._workspace.partials(plan.num_partials * self._state_size),
+                )
+            ],
+            CALL,
+        )
+        attend(
+            self._layer,
+            call,
+            metadata.positions,
+            metadata.slot_mapping,
+            metadata.block_table,
+            plan.items,
+            plan.merges,
+            self._workspace.scratch,
+            self._workspace.ticket,
+            plan.num_workers,
+        )
+        return output.to(query.dtype)
+
+
+def _dense(rows: torch.Tensor) -> torch.Tensor:
+    """Float32 with the numbers of a head side by side; a copy only if it isn't so already."""
+    rows = rows.to(torch.float32)
+    return rows if rows.stride(2) == 1 else rows.contiguous()
