@@ -170,6 +170,13 @@ def test_code_of_a_checkpoint_does_not_run_unless_trusted(
     assert (folder / "it_ran").exists()
 
 
+def test_code_of_a_checkpoint_is_ignored_where_transformers_has_its_own(folder: Path) -> None:
+    own_code(folder)
+    edit_config(folder, model_type="llama")
+    assert type(load(folder).model).__module__.startswith("transformers.")
+    assert not (folder / "it_ran").exists()
+
+
 def test_an_architecture_that_transformers_does_not_know_is_named(folder: Path) -> None:
     edit_config(folder, model_type="brand_new")
     with pytest.raises(ModelError, match="of type 'brand_new', unknown to transformers"):
