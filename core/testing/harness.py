@@ -63,11 +63,11 @@ class Harness:
         sampling_params: SamplingParams | Sequence[SamplingParams],
         between_steps: Callable[[EngineCore], object] | None = None,
     ) -> list[RequestOutput]:
-        """Complete the prompts in one batch; `between_steps` is called before each step but the first."""
+        """Complete the prompts in one batch; `between_steps` is called before each step."""
         step = self.core.step
 
         def observed() -> list[RequestOutput]:
-            if between_steps is not None and self.core.scheduler.running:
+            if between_steps is not None:
                 between_steps(self.core)
             return step()
 
