@@ -17,7 +17,8 @@ from ..config.hints import did_you_mean, listed, nearest
 from .discovery import ALLOWED_VARIABLE, GROUPS, Kind, PluginInfo, discover
 from .validation import check_class, subject
 
-_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*|\.[^\W\d]\w*)")
+_NAMES = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+_DOTTED = re.compile(rf"{_NAMES}:{_NAMES}|{_NAMES}\.[^\W\d]\w*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +128,11 @@ def _load_installed(offers: list[PluginInfo]) -> FoundPlugin:
 
 def _load_dotted(kind: Kind, reference: str) -> FoundPlugin:
     module_name, _, attribute = reference.rpartition(":" if ":" in reference else ".")
-    where = f"module {module_name}"
-    who = subject(kind, attribute, where)
-    return _found(kind, attribute, where, _attribute(_import(module_name, who), attribute, who))
+    name, where = attribute.rpartition(".")[2], f"module {module_name}"
+    who = subject(kind, name, where)
+    file_name = module_name.replace(".", "/") + ".py"
+    hint = f"; for the file here write ./{file_name}:{attribute}" if Path(file_name).is_file() else ""
+    return _found(kind, name, where, _attribute(_import(module_name, who, hint), attribute, who))
 
 
 def _load_file(kind: Kind, reference: str) -> FoundPlugin:
@@ -156,9 +159,8 @@ def _load_file(kind: Kind, reference: str) -> FoundPlugin:
         raise PluginError(f"{who} cannot be imported: {_told(error)}") from error
     if not attribute:
         raise PluginError(f"{who} does not say which class; write {file_name}:Class ({_classes(module)})")
-    where = f"file {file_name}"
-    who = subject(kind, attribute, where)
-    return _found(kind, attribute, where, _attribute(module, attribute, who))
+    name, where = attribute.rpartition(".")[2], f"file {file_name}"
+    return _found(kind, name, where, _attribute(module, attribute, subject(kind, name, where)))
 
 
 def _found(kind: Kind, name: str, shipped_by: str, candidate: object) -> FoundPlugin:
@@ -166,11 +168,11 @@ def _found(kind: Kind, name: str, shipped_by: str, candidate: object) -> FoundPl
     return FoundPlugin(kind=kind, name=name, shipped_by=shipped_by, plugin_class=plugin_class)
 
 
-def _import(module_name: str, who: str) -> ModuleType:
+def _import(module_name: str, who: str, hint: str = "") -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever a stranger's module does at import
-        raise PluginError(f"{who} cannot be imported: {_told(error)}") from error
+        raise PluginError(f"{who} cannot be imported: {_told(error)}{hint}") from error
 
 
 def _attribute(module: ModuleType, attribute: str, who: str) -> object:

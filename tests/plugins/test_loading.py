@@ -183,6 +183,19 @@ def test_dotted_path_to_nowhere(fake_site):
     )
 
 
+def test_dotted_path_to_a_nested_class(fake_site):
+    fake_site.proposer("echo", "class Box:\n    Inner = Proposer\n")
+    found = find("proposer", "fake_echo:Box.Inner")
+    assert (found.name, found.plugin_class) == ("Inner", sys.modules["fake_echo"].Proposer)
+
+
+def test_dotted_path_to_a_file_of_this_folder_that_is_not_importable(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine_here.py").write_text(LOCAL)
+    message = refusal("proposer", "mine_here:Local")
+    assert message.endswith("No module named 'mine_here'; for the file here write ./mine_here.py:Local")
+
+
 def test_a_class_is_taken_as_it_is():
     found = find("proposer", Given)
     assert (found.name, found.plugin_class) == ("Given", Given)
