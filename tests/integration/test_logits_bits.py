@@ -1,0 +1,67 @@
+"""On CPU the logits of a position are the same bits, whatever stands beside it in the batch and however it came there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from outrider import LLM, SamplingParams
+from outrider.runner.model_runner import ModelRunner
+from outrider.testing.proposers import RandomProposer, SelfProposer
+from outrider.testing.tiny_models import tiny_transformer
+
+PROMPTS = [[1, 2, 3, 4, 5, 6, 7], [9], [11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21], [5, 6] * 9]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_transformer(tmp_path_factory.mktemp("tiny") / "model"))
+
+
+class Recorder:
+    """The logits row behind every prefix of tokens that an engine computed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: dict[tuple[int, ...], set[bytes]] = {}
+        run = ModelRunner._run_target
+
+        def recording(runner: Any, step: Any) -> torch.Tensor:
+            logits = run(runner, step)
+            for row, flat in zip(logits, step.spec.logits_indices.tolist(), strict=True):
+                batch_row = step.rows.batch_rows[step.rows.request_of_row[flat]]
+                prefix = runner._batch.token_ids[batch_row, : step.rows.positions[flat] + 1]
+                self.rows.setdefault(tuple(prefix.tolist()), set()).add(row.numpy().tobytes())
+            return logits
+
+        monkeypatch.setattr(ModelRunner, "_run_target", recording)
+
+
+def generate(model: str, batches: list[list[list[int]]], temperature: float, **settings: Any) -> None:
+    params = SamplingParams(temperature=temperature, seed=3, max_tokens=14)
+    with LLM(model, block_size=4, **settings) as llm:
+        for prompts in batches:
+            llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_position_has_one_logits_row(
+    model: str, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(monkeypatch)
+
+    one_by_one, together, twice = [[prompt] for prompt in PROMPTS], [PROMPTS], [PROMPTS * 2]
+    generate(model, one_by_one, temperature, enable_prefix_caching=False)
+    alone = {prefix: next(iter(rows)) for prefix, rows in recorder.rows.items()}
+    generate(model, together + twice, temperature)
+    generate(model, twice, temperature, max_num_batched_tokens=8, max_num_seqs=3)
+    generate(model, twice, temperature, num_kv_blocks=10, enable_prefix_caching=False)
+    for proposer, k in ((SelfProposer, 1), (SelfProposer, 5), (RandomProposer, 3)):
+        speculative = {"method": proposer, "num_speculative_tokens": k}
+        generate(model, together, temperature, speculative_config=speculative)
+
+    assert len(alone) >= 14 * len(PROMPTS)
+    assert {prefix: recorder.rows[prefix] for prefix in alone} == {
+        prefix: {row} for prefix, row in alone.items()
+    }
