@@ -118,10 +118,10 @@ class Drafting:
         starts = batch.num_computed_tokens[batch_rows]
         lengths = forward.num_committed_rows[asked]
         rows = FlatRows.build(batch_rows, starts, lengths)
-        requests = [
+        requests = tuple(
             self._view(forward.request_ids[i], int(row), int(n), budgets)
             for i, row, n in zip(asked, batch_rows, lengths, strict=True)
-        ]
+        )
         batch.num_proposed_tokens[batch_rows] = batch.num_tokens[batch_rows]
         # Row t of the context stands this far from row t of the forward: rejected rows and finished requests are left out.
         shift = forward.rows.query_start_loc[asked] - rows.query_start_loc[:-1]

@@ -55,6 +55,7 @@ class Harness:
         engine: Any = self.llm._engine
         self.core: EngineCore = engine.core
         self.spy: Spy = engine.plugins.extensions[0].plugin
+        self.spy.forwards.clear()  # those of the warm-up, which is no request's
         self.proposer: Any = engine.plugins.proposer.plugin if engine.plugins.proposer else None
 
     def generate(

@@ -17,7 +17,7 @@ BAD_SEQUENCES: dict[str, Callable[[DraftRequest, int], Any]] = {
     "over_budget": lambda request, vocab: [0] * (request.draft_budget + 1),
     "far_over_budget": lambda request, vocab: [0] * 10_000,
     "minus_one": lambda request, vocab: [-1],
-    "minus_one_padding": lambda request, vocab: ([0] + [-1] * request.draft_budget)[: request.draft_budget],
+    "minus_one_padding": lambda request, vocab: [*[0] * (request.draft_budget - 1), -1],
     "id_too_large": lambda request, vocab: [vocab],
     "huge_id": lambda request, vocab: [2**70],
     "id_beyond_int32": lambda request, vocab: [2**32],
