@@ -27,6 +27,7 @@ LANES = 16
 _F32 = ir.FloatType()
 _VECTOR = ir.VectorType(_F32, LANES)
 _INDEX = ir.IntType(64)
+_BYTES = ir.IntType(8).as_pointer()
 
 # Accumulators of a tile live in registers: 32 of 16 lanes with AVX-512, else 16 of 8 lanes (or less).
 _WIDE = bool(llvm.get_host_cpu_features().get("avx512f", False))
@@ -63,11 +64,12 @@ def _reduce(builder: ir.IRBuilder, vectors: list[Any]) -> Any:
     return vectors[0]
 
 
-def _make_tile(rows: int, columns: int) -> Any:
+def _make_tile(rows: int, columns: int, *, prefetch: bool) -> Any:
     """Make `tile(x, weight, x_tail, weight_tail, out, m, n)`: `out[m : m + rows, n : n + columns]`, bias left out.
 
     `x_tail [M, LANES]` and `weight_tail [N, LANES]` hold the last `K % LANES` entries of each row, padded with zeros;
-    they are not read if that is 0. `columns` is a power of two.
+    they are not read if that is 0. `columns` is a power of two. `prefetch`: fetch the next tile's weights meanwhile;
+    the hardware foresees single rows, and those are short.
     """
 
     @intrinsic
@@ -84,6 +86,11 @@ def _make_tile(rows: int, columns: int) -> Any:
             width = cgutils.unpack_tuple(builder, arrays[4].shape, 2)[1]
             fma = cgutils.get_or_insert_function(
                 builder.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), f"llvm.fma.v{LANES}f32"
+            )
+
+            flags = [ir.IntType(32)] * 3
+            fetch = builder.module.declare_intrinsic(
+                "llvm.prefetch", [_BYTES], ir.FunctionType(ir.VoidType(), [_BYTES, *flags])
             )
 
             def addresses(array: Any, first: Any, count: int, stride: Any) -> list[Any]:
@@ -117,6 +124,11 @@ def _make_tile(rows: int, columns: int) -> Any:
             builder.position_at_end(body)
             k = builder.phi(_INDEX)
             sums = [builder.phi(_VECTOR) for _ in zeros]
+            for address in weight_rows if prefetch else ():
+                ahead = builder.gep(address, [builder.add(k, builder.mul(depth, _INDEX(columns)))])
+                ahead = builder.bitcast(ahead, _BYTES)
+                # To read, keep near, data. An address past the end of the array is no fault.
+                builder.call(fetch, [ahead, ir.IntType(32)(0), ir.IntType(32)(3), ir.IntType(32)(1)])
             new_sums = step(x_rows, weight_rows, k, sums)
             next_k = builder.add(k, _INDEX(LANES))
             for phi, start, new in zip([k, *sums], [_INDEX(0), *zeros], [next_k, *new_sums], strict=True):
@@ -167,10 +179,11 @@ def _make_tile(rows: int, columns: int) -> Any:
     return tile
 
 
-_tile = _make_tile(_TILE_ROWS, _TILE_COLUMNS)
-_tile_of_2_rows = _make_tile(2, _TILE_COLUMNS)
-_tile_of_1_row = _make_tile(1, _TILE_COLUMNS)
-_tile_of_1_column = _make_tile(1, 1)
+_first_tile = _make_tile(_TILE_ROWS, _TILE_COLUMNS, prefetch=True)
+_tile = _make_tile(_TILE_ROWS, _TILE_COLUMNS, prefetch=False)
+_tile_of_2_rows = _make_tile(2, _TILE_COLUMNS, prefetch=True)
+_tile_of_1_row = _make_tile(1, _TILE_COLUMNS, prefetch=True)
+_tile_of_1_column = _make_tile(1, 1, prefetch=False)
 
 
 @njit(cache=True)
@@ -192,6 +205,9 @@ def _columns(
         n = first
         while n + _TILE_COLUMNS <= last:
             m = start
+            if m + _TILE_ROWS <= end:
+                _first_tile(x, weight, x_tail, weight_tail, out, m, n)
+                m += _TILE_ROWS
             while m + _TILE_ROWS <= end:
                 _tile(x, weight, x_tail, weight_tail, out, m, n)
                 m += _TILE_ROWS
