@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from ..api import ConfigError, SamplingParams
 from ..config import EngineConfig
 from .bench import Benchmark, parse_methods
-from .bench_report import as_json, summarize, table
+from .bench_report import as_json, footnotes, summarize, table
 from .prompt_files import BUILT_IN_PROMPTS, limit_per_category, read_prompts
 
 
@@ -47,7 +48,10 @@ def run_bench_command(
     ).run()
     summaries = summarize(result)
     title = f"{config.model.model}: {len(prompts)} prompts, batch size {batch_size}, {repeats} repeats"
-    Console().print(table(summaries, title))
+    out = Console(highlight=False)
+    out.print(table(summaries, title))
+    for line in footnotes(summaries):
+        out.print(Text(line), soft_wrap=True)
     if json_file is not None:
         settings = {
             "model": config.model.model,

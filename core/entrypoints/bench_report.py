@@ -149,21 +149,11 @@ def _num_tokens(run: BatchRun) -> int:
 
 
 def table(summaries: Sequence[MethodSummary], title: str) -> Table:
-    """The summaries for a terminal."""
-    grid = Table(title=title)
+    """The summaries for a terminal of 80 columns."""
+    grid = Table(title=title, box=None, padding=(0, 1), collapse_padding=True, pad_edge=False)
     grid.add_column("method", overflow="fold")
-    for name in (
-        "tokens/s",
-        "median",
-        "speed-up",
-        "accept. length",
-        "per position",
-        "draft s",
-        "verify s",
-        "other s",
-    ):
-        grid.add_column(name, justify="right")
-    grid.add_column("identical", justify="right")
+    for name in ("tokens/s", "median", "speed-up", "length", "draft s", "verify s", "other s", "identical"):
+        grid.add_column(name, justify="right", no_wrap=True)
     for one in summaries:
         same = one.num_identical == one.num_compared
         grid.add_row(
@@ -172,13 +162,29 @@ def table(summaries: Sequence[MethodSummary], title: str) -> Table:
             f"{one.median_tokens_per_second:.1f}",
             "-" if one.speed_up is None else f"{one.speed_up:.2f}x",
             "-" if one.mean_acceptance_length is None else f"{one.mean_acceptance_length:.2f}",
-            per_position(one.acceptance_rate_per_pos) or "-",
             f"{one.draft_seconds:.2f}",
             f"{one.verify_seconds:.2f}",
             f"{one.other_seconds:.2f}",
             f"[{'green' if same else 'bold red'}]{one.num_identical}/{one.num_compared}[/]",
         )
     return grid
+
+
+def footnotes(summaries: Sequence[MethodSummary]) -> list[str]:
+    """What the table has no room for: acceptance per position, and where outputs differ."""
+    lines = ["length: mean acceptance length, tokens per verification step"]
+    for one in summaries:
+        if one.acceptance_rate_per_pos:
+            lines.append(f"{one.method}: accepted per position {per_position(one.acceptance_rate_per_pos)}")
+        if one.num_errors:
+            lines.append(f"{one.method}: {one.num_errors} prompts refused")
+        if one.num_plugin_errors:
+            lines.append(f"{one.method}: {one.num_plugin_errors} errors of plugins")
+        lines += [
+            f"{one.method}: prompt {d.question_id} DIFFERENT from output token {d.first_token}"
+            for d in one.differences
+        ]
+    return lines
 
 
 def as_json(

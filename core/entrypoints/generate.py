@@ -73,7 +73,8 @@ class GenerateCommand:
             answers = [self._answer(llm, prompt) for prompt in self._prompts]
             if self._show_drafts:
                 self._out.print(legend(self._origins))
-            self._err.print(stats_line(sum(answer.seconds for answer in answers), llm.stats.spec))
+            if llm.stats.spec.num_emitted_tokens:
+                self._err.print(stats_line(sum(answer.seconds for answer in answers), llm.stats.spec))
         status = 2 if any(answer.output.error for answer in answers) else 0
         if self._compare:
             status = max(status, self._compare_with_plain(answers))

@@ -182,6 +182,7 @@ class LLM:
                 for request_id, prompt, one in zip(request_ids, prompts, params, strict=True):
                     refused = self._submit(request_id, prompt, tokenize, one)
                     if refused is not None:
+                        logger.warning("%s", refused.error)
                         finished[request_id] = refused
                         progress.update()
                 waiting = [request_id for request_id in request_ids if request_id not in finished]
@@ -223,7 +224,6 @@ class LLM:
                 )
             )
         except RequestError as error:
-            logger.warning("%s", error)
             return RequestOutput.refused(
                 request_id, str(error), prompt=tokenized.text, prompt_token_ids=tokenized.token_ids
             )

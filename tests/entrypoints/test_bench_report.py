@@ -11,7 +11,7 @@ from outrider.api import ConfigError
 from outrider.config import SpeculativeConfig
 from outrider.engine.request_output import CompletionOutput, RequestMetrics, RequestOutput
 from outrider.entrypoints.bench import BatchRun, BenchResult, Method, parse_methods
-from outrider.entrypoints.bench_report import Difference, as_json, summarize, table
+from outrider.entrypoints.bench_report import Difference, as_json, footnotes, summarize, table
 from outrider.entrypoints.prompt_files import FilePrompt
 from outrider.metrics.stats import EngineStats
 
@@ -109,15 +109,22 @@ def test_a_refused_prompt_is_an_error_and_not_a_difference() -> None:
 def test_the_table_and_the_file_have_every_method() -> None:
     measured = result([run("plain", 0, [1], 1.0), run("./x[y].py:Mine", 0, [1], 0.5)])
     summaries = summarize(measured)
-    console = Console(width=200, record=True, quiet=False, file=None)
+    console = Console(width=80)
     with console.capture() as capture:
         console.print(table(summaries, "title"))
-    assert "./x[y].py:Mine" in capture.get()
+    assert "./x[y].py:M" in capture.get()
     assert "2.00x" in capture.get()
     document = json.loads(json.dumps(as_json(summaries, measured, {"model": "m"})))
     assert [one["method"] for one in document["methods"]] == ["plain", "./x[y].py:Mine"]
     assert document["runs"][1]["prompts"][0]["token_ids"] == [1]
     assert document["settings"] == {"model": "m"}
+
+
+def test_the_footnotes_tell_where_outputs_differ() -> None:
+    summaries = summarize(result([run("plain", 0, [1, 2], 1.0), run("other", 0, [1, 3], 1.0)]))
+    lines = footnotes(summaries)
+    assert "other: prompt q0 DIFFERENT from output token 1" in lines
+    assert "other: accepted per position 1.00 0.00" in lines
 
 
 def test_methods_are_read_with_their_options() -> None:
