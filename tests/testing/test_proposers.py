@@ -12,6 +12,7 @@ from outrider.api import DraftRequest, DraftTokens, ProposeContext
 from outrider.testing.proposers import (
     HARMLESS_MODES,
     HOSTILE_MODES,
+    FixedDistributionProposer,
     HiddenStateProposer,
     HostileProposer,
     OracleProposer,
@@ -98,6 +99,17 @@ def test_random_drafts_fill_the_budget_and_follow_the_seed():
     assert [len(d) for d in drafted[0]] == [40, 0]
     assert drafted[0][0].tolist() == drafted[1][0].tolist() != drafted[2][0].tolist()
     assert set(drafted[0][0].tolist()) <= set(range(VOCAB))
+
+
+def test_fixed_distribution_reports_what_it_draws_from():
+    proposer = FixedDistributionProposer(FixedDistributionProposer.Options(probs=[0, 2, 1, 1]))
+    answer = proposer.propose(context(request([1], 2000, "a"), request([1], 0, "b")))
+    assert [tuple(rows.shape) for rows in answer.probs] == [(2000, 4), (0, 4)]
+    assert answer.probs[0][7].tolist() == [0, 0.5, 0.25, 0.25]
+    counts = np.bincount(answer.token_ids[0], minlength=4)
+    assert counts[0] == 0
+    assert abs(counts[1] - 1000) < 100
+    assert len(answer.token_ids[1]) == 0
 
 
 @pytest.mark.parametrize("mode", [*HOSTILE_MODES, *HARMLESS_MODES])

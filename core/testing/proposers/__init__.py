@@ -3,6 +3,7 @@
 They are plain plugins: `method="outrider.testing.proposers:OracleProposer"`, or the class itself.
 """
 
+from .fixed_distribution import FixedDistributionProposer
 from .hidden_state import HiddenStateProposer
 from .hostile import HARMLESS_MODES, HOSTILE_MODES, HostileProposer
 from .oracle import OracleProposer, ScheduleProposer
@@ -12,6 +13,7 @@ from .self_drafts import SelfProposer
 __all__ = [
     "HARMLESS_MODES",
     "HOSTILE_MODES",
+    "FixedDistributionProposer",
     "HiddenStateProposer",
     "HostileProposer",
     "OracleProposer",
