@@ -86,10 +86,16 @@ def _integers(values: Any) -> list[int]:
     token_ids = []
     for index, value in enumerate(values):
         try:
-            token_ids.append(operator.index(None if isinstance(value, bool) else value))
+            token_ids.append(_integer(value))
         except TypeError:
             raise RequestError(f"prompt_token_ids[{index}] is {_shown(value)}, not an integer") from None
     return token_ids
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)
 
 
 def _shown(value: Any) -> str:

@@ -51,6 +51,7 @@ def test_token_ids_win_over_the_text_beside_them() -> None:
         ({"prompt_token_ids": None}, "prompt_token_ids None: expected a sequence"),
         ({"prompt_token_ids": "12"}, "prompt_token_ids '12': expected a sequence"),
         ({"prompt_token_ids": [1, 2.0]}, "prompt_token_ids[1] is 2.0, not an integer"),
+        ({"prompt_token_ids": torch.tensor([1.5])}, "prompt_token_ids[0] is tensor(1.5000), not an integer"),
         ({"prompt_token_ids": [1, "a"]}, "prompt_token_ids[1] is 'a', not an integer"),
     ],
 )
