@@ -81,6 +81,7 @@ class HiddenStateProposer:
             i
             for i, request in enumerate(context.requests)
             if request.num_computed_tokens + request.num_rows == len(request.token_ids) - 1
+            and len(request.token_ids) > request.num_prompt_tokens
         ]
         newest_positions = [len(context.requests[i].token_ids) - 1 for i in decoding]
         if decoding:
