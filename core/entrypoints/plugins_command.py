@@ -32,6 +32,8 @@ def _table(infos: Sequence[PluginInfo]) -> str:
         return "no plugins are installed; pip install outrider-<name>"
     rows = [_COLUMNS, *(tuple(getattr(info, column) for column in _COLUMNS) for info in infos)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
     broken = [f"{info.name} ({info.shipped_by}): {info.error}" for info in infos if info.status == "broken"]
     return "\n".join([*lines, *([""] if broken else []), *broken])
