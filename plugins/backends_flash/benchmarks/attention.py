@@ -1,9 +1,9 @@
 """Time one layer's attention against the context length, and verification of several rows against one.
 
-    python benchmarks/attention.py [--heads 9] [--kv-heads 3] [--head-size 64] [--requests 1] [--threads 2] [--warm]
+    python benchmarks/attention.py [--heads 9] [--kv-heads 3] [--head-size 64] [--requests 1] [--warm]
 
-Columns: microseconds per call, best of several passes; the rate at which keys and values were read; the time relative to
-that of one row. A pass goes over so many separate caches that none is still warm from its last use, as in a model of
+Columns: microseconds per call, best of several passes; the rate at which keys and values were read; the time relative
+to that of one row. A pass goes over so many separate caches that none is still warm from its last use, as in a model of
 many layers; with --warm over a single one.
 """
 

@@ -53,6 +53,15 @@ def finish_scores(layer: Any, scores: Any, first: int, last: int) -> Any:
 
 
 @njit
+def clear(state: int, value_lanes: int) -> None:
+    """The state of a query that has seen nothing."""
+    for i in range(0, value_lanes, simd.LANES):
+        simd.store(state + 4 * i, simd.splat(0.0))
+    simd.store(state + 4 * value_lanes, simd.splat(-np.inf))
+    simd.store(state + 4 * value_lanes + 64, simd.splat(0.0))
+
+
+@njit
 def softmax(scores: int, first: int, last: int, state: int, value_lanes: int) -> None:
     """Turn a partition's scores `[first, last)` into weights; start the state with their largest and their sum.
 
@@ -70,8 +79,7 @@ def softmax(scores: int, first: int, last: int, state: int, value_lanes: int) ->
         weight = simd.exp(simd.sub(simd.load(scores + 4 * i), shift))
         simd.store(scores + 4 * i, weight)
         total = simd.add(total, weight)
-    for i in range(0, value_lanes, simd.LANES):
-        simd.store(state + 4 * i, simd.splat(0.0))
+    clear(state, value_lanes)
     simd.store(state + 4 * value_lanes, simd.splat(largest))
     simd.store(state + 4 * value_lanes + 64, simd.splat(simd.sum_lanes(total)))
 
@@ -161,24 +169,23 @@ def accumulate_four(
 @njit
 def merge(state: int, later: int, value_lanes: int) -> None:
     """Add the state of a later partition to a query's state."""
-    if simd.load_one(later + 4 * value_lanes) == -np.inf:
+    largest, total = 4 * value_lanes, 4 * value_lanes + 64
+    # Without any weight the row sees nothing there. (What it sees weighs at least 1 together, or is NaN.)
+    if simd.load_one(later + total) == 0.0:
         return
-    if simd.load_one(state + 4 * value_lanes) == -np.inf:
+    if simd.load_one(state + total) == 0.0:
         for i in range(0, value_lanes + 2 * simd.LANES, simd.LANES):
             simd.store(state + 4 * i, simd.load(later + 4 * i))
         return
-    old, new = simd.load(state + 4 * value_lanes), simd.load(later + 4 * value_lanes)
-    top = simd.larger(new, old)
-    keep, take = simd.exp(simd.sub(old, top)), simd.exp(simd.sub(new, top))
+    top = simd.larger(simd.load(later + largest), simd.load(state + largest))
+    keep = simd.exp(simd.sub(simd.load(state + largest), top))
+    take = simd.exp(simd.sub(simd.load(later + largest), top))
     for i in range(0, value_lanes, simd.LANES):
-        simd.store(
-            state + 4 * i, simd.fma(simd.load(later + 4 * i), take, simd.mul(simd.load(state + 4 * i), keep))
-        )
-    total = state + 4 * value_lanes + 64
-    simd.store(
-        total, simd.fma(simd.load(later + 4 * value_lanes + 64), take, simd.mul(simd.load(total), keep))
-    )
-    simd.store(state + 4 * value_lanes, top)
+        kept = simd.mul(simd.load(state + 4 * i), keep)
+        simd.store(state + 4 * i, simd.fma(simd.load(later + 4 * i), take, kept))
+    kept = simd.mul(simd.load(state + total), keep)
+    simd.store(state + total, simd.fma(simd.load(later + total), take, kept))
+    simd.store(state + largest, top)
 
 
 @njit

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 from numba import njit
 
 from . import simd
@@ -20,6 +19,7 @@ from .records import FLOAT32, PARTITION, padded, padded_queries, state_size
 from .softmax import (
     accumulate_four,
     accumulate_one,
+    clear,
     finish,
     finish_scores,
     merge,
@@ -28,7 +28,8 @@ from .softmax import (
     softmax,
 )
 
-AHEAD = 32
+# Positions whose keys are asked for before they are scored.
+_AHEAD = 32
 
 
 class Tile(NamedTuple):
@@ -166,10 +167,13 @@ def attend_partition(layer: Any, blocks: Any, tile: Any, origin: int, states: in
     find_entries(layer, blocks, tile.head, origin + begin, origin + end, keys, values)
 
     item = 4 if layer.cache_type == FLOAT32 else 2
-    prefetch_entries(tile.key_pointers, begin, min(first + AHEAD, end), item * tile.key_lanes)
+    prefetch_entries(tile.key_pointers, begin, min(first + _AHEAD, end), item * tile.key_lanes)
     for start in range(first, last, simd.LANES):
         prefetch_entries(
-            tile.key_pointers, max(start + AHEAD, begin), min(start + AHEAD + 16, end), item * tile.key_lanes
+            tile.key_pointers,
+            max(start + _AHEAD, begin),
+            min(start + _AHEAD + 16, end),
+            item * tile.key_lanes,
         )
         prefetch_entries(
             tile.value_pointers, max(start, begin), min(start + 16, end), item * tile.value_lanes
@@ -194,7 +198,7 @@ def merge_states(tile: Any, states: int, first: bool) -> None:
     for query in range(tile.num_queries):
         merged = tile.merged + tile.state_bytes * query
         if first:
-            simd.store(merged + 4 * tile.value_lanes, simd.splat(-np.inf))
+            clear(merged, tile.value_lanes)
         merge(merged, states + tile.state_bytes * query, tile.value_lanes)
 
 
