@@ -45,7 +45,7 @@ def test_method_or_model_is_needed():
 
 
 BASE = SpeculativeConfig(
-    method="one", num_speculative_tokens=7, verification="rejection", lookup_max=4, other=1
+    method="one", model="its/own", num_speculative_tokens=7, verification="rejection", lookup_max=4, other=1
 )
 
 
