@@ -123,9 +123,11 @@ class Drafting:
             for i, row, n in zip(asked, batch_rows, lengths, strict=True)
         )
         batch.num_proposed_tokens[batch_rows] = batch.num_tokens[batch_rows]
-        # Row t of the context stands this far from row t of the forward: rejected rows and finished requests are left out.
+        # Row t of the context stands this far from row t of the forward: rejected rows and ended requests are left out.
         shift = forward.rows.query_start_loc[asked] - rows.query_start_loc[:-1]
-        index = torch.as_tensor(np.arange(len(rows.positions)) + shift[rows.request_of_row], device=self._device)
+        index = torch.as_tensor(
+            np.arange(len(rows.positions)) + shift[rows.request_of_row], device=self._device
+        )
         attention = None
         if self.capabilities.own_kv:
             attention = build_common_metadata(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -24,9 +26,7 @@ class InputBatch:
         num_proposed_tokens: `[S]` committed tokens at the last call of the proposer.
     """
 
-    def __init__(
-        self, max_num_seqs: int, max_len: int, block_size: int, num_speculative_tokens: int
-    ) -> None:
+    def __init__(self, max_num_seqs: int, max_len: int, block_size: int, num_speculative_tokens: int) -> None:
         max_blocks = -(-max_len // block_size)
         self.block_size = block_size
         self.row_of: dict[str, int] = {}
@@ -83,7 +83,7 @@ class InputBatch:
         if row is not None:
             self.sampling_params[row] = None
 
-    def place_drafts(self, row: int, drafts: list[int]) -> None:
+    def place_drafts(self, row: int, drafts: Sequence[int]) -> None:
         """Put the drafts to verify behind the committed tokens."""
         end = int(self.num_tokens[row])
         self.token_ids[row, end : end + len(drafts)] = drafts

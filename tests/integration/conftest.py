@@ -1,21 +1,9 @@
-"""Models for the whole folder, and one thread: on models this small a second one only waits."""
+"""Models for the whole folder."""
 
-import numba
 import pytest
-import torch
 
 from outrider.testing.recurrent import toy_recurrent
 from outrider.testing.tiny_models import tiny_transformer
-
-
-@pytest.fixture
-def one_thread():
-    before = torch.get_num_threads(), numba.get_num_threads()
-    torch.set_num_threads(1)
-    numba.set_num_threads(1)
-    yield
-    torch.set_num_threads(before[0])
-    numba.set_num_threads(before[1])
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""On CPU the logits of a position are the same bits, whatever stands beside it in the batch and however it came there."""
+"""On CPU the logits of a position are the same bits, whatever stands beside it and however it came there."""
 
 from __future__ import annotations
 
