@@ -3,8 +3,8 @@
     python benchmarks/greedy_vs_transformers.py prompts.jsonl --limit 20
 
 Both decode SmolLM2 in float32. Outrider runs once for every combination of chunked prefill and prefix caching, all
-prompts in batches of 8. The kernels of the two sum in different orders, so where two tokens are nearly equally likely they
-may part ways: for each first difference the script prints the margin between the two tokens' logits in transformers.
+prompts in batches of 8. The kernels of the two sum in different orders, so where two tokens are nearly equally likely
+they may part ways: for each first difference the script prints the margin between the two tokens' logits in transformers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ MARGIN = 1e-3
 def reference_tokens(model: torch.nn.Module, prompt: list[int], max_tokens: int) -> list[int]:
     """Greedy continuation by `generate`."""
     ids = torch.tensor([prompt])
-    output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False)
+    output = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False
+    )
     return output[0, len(prompt) :].tolist()
 
 
@@ -40,7 +42,9 @@ def margin(model: torch.nn.Module, prompt: list[int], before: list[int], first: 
 
 def main() -> None:
     """Run the comparison and print one line per configuration and difference."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("prompts", type=Path, help="JSONL in Spec-Bench's format, or one prompt per line")
     parser.add_argument("--limit", type=int, default=20)
     parser.add_argument("--max-tokens", type=int, default=64)
@@ -73,7 +77,8 @@ def main() -> None:
             gap = margin(model, output.prompt_token_ids, reference[:at], reference[at], tokens[at])
             verdict = "near tie" if gap <= MARGIN else "WRONG"
             print(f"  prompt {index}: differs from token {at} on, margin {gap:.2e}: {verdict}")
-        print(f"chunked prefill {chunked}, prefix caching {caching}: {len(prompts) - differing} of {len(prompts)} equal")
+        equal = f"{len(prompts) - differing} of {len(prompts)} equal"
+        print(f"chunked prefill {chunked}, prefix caching {caching}: {equal}")
         llm.shutdown()
 
 

@@ -24,7 +24,8 @@ class AttentionShape:
         sliding_window: a query sees itself and the `sliding_window - 1` positions before it; None: all.
         softcap: scores become `softcap * tanh(score / softcap)`; None: unchanged.
         sinks: `[H]` one extra logit per query head that only enters the softmax denominator; None: none.
-        unknown: further keywords with a value that is not None. A backend that does not know one must not claim the layer.
+        unknown: further keywords with a value that is not None. A backend that does not know one must not claim the
+            layer.
     """
 
     num_heads: int

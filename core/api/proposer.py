@@ -34,7 +34,8 @@ class ProposerCapabilities:
         own_kv: has attention layers of its own in the engine's block tables (see `TargetModel.add_draft_model`).
             The engine then reserves room for `num_speculative_tokens` more tokens per request and calls `propose`
             for every scheduled request, also while its prompt is still being computed (with a draft budget of 0).
-            With a budget of `b` above 0 it may compute positions up to `num_tokens + b - 2`, with 0 only the step's rows.
+            With a budget of `b` above 0 it may compute positions up to `num_tokens + b - 2`, with 0 only the step's
+            rows.
         draft_slots: extra rows per request that its first forward of a step has beyond the target's rows;
             sizes the warm-up.
         trees: drafts are trees (`DraftTokens.parents`).
@@ -163,9 +164,7 @@ class DraftRows:
 class DraftModel(Protocol):
     """A drafter's own network, whose attention layers keep their state in the engine's block tables."""
 
-    def forward(
-        self, context: ProposeContext, rows: DraftRows, *, draft_index: int, **inputs: Any
-    ) -> Any:
+    def forward(self, context: ProposeContext, rows: DraftRows, *, draft_index: int, **inputs: Any) -> Any:
         """Run the module on `rows` and return what it returns.
 
         The module is called with `input_ids [1, T]`, `position_ids [1, T]` and `inputs`. Attention sees every earlier

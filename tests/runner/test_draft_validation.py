@@ -65,7 +65,10 @@ def test_an_invalid_draft_costs_only_its_own_request(tokens, said):
         (DraftTokens(token_ids=[[1]]), "1 entries for a batch of 2"),
         (DraftTokens(token_ids=[[1]] * 3), "3 entries for a batch of 2"),
         (DraftTokens(token_ids=5), "`token_ids` is int"),
-        (DraftTokens(token_ids=[[1], []], parents=[[-1], []]), "without declaring ProposerCapabilities.trees"),
+        (
+            DraftTokens(token_ids=[[1], []], parents=[[-1], []]),
+            "without declaring ProposerCapabilities.trees",
+        ),
         (DraftTokens(token_ids=[[1], []], probs=[torch.ones(1, VOCAB)] * 2), "declare probs=False"),
         (DraftTokens(token_ids=[[1], []], confidence=[[0.5], []]), "declare confidence=False"),
     ],
