@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.kernels.cpu.survivors import find_peak, find_survivors
+from outrider.kernels.cpu.survivors import find_peak, find_survivors, keep_prefix
 
 INF, NAN = math.inf, math.nan
 SLACK = 1.0 - 1e-6
@@ -67,6 +67,20 @@ def test_survivors_of_a_large_vocabulary_are_those_of_a_full_sort(seed):
     logits = np.random.default_rng(seed).normal(0, [0.01, 1.0, 5.0][seed], 5000).astype(np.float32)
     for cut in ((1.0, 40, 1.0, 0.0), (0.8, 0, 0.95, 0.0), (1.0, 700, 0.5, 1e-4)):
         assert survivors(logits, *cut) == sorted_reference(logits, *cut)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_sums_that_round_differently_from_one_level_to_the_next_keep_no_more(seed):
+    generator = np.random.default_rng(seed)
+    # All but the last share the upper digit of the key and differ in the middle one.
+    keys = np.append(generator.integers(0, 8, 40) << 10, -(1 << 28))
+    weights = generator.random(41)
+    limit = 0.0
+    for weight in weights[:-1]:
+        limit += weight
+    ids = np.arange(41, dtype=np.int32)
+    assert keep_prefix(keys, weights, limit, ids) <= 40
+    assert 40 not in ids[:40]
 
 
 def test_among_equals_the_lower_ids_survive_and_no_more_than_k():

@@ -87,6 +87,13 @@ def test_min_tokens_forbids_stop_tokens_at_each_row_that_is_too_early(spec_of, r
     assert parse_output(tokens, VOCAB) == [[7, 7]]
 
 
+def test_min_tokens_forbids_nothing_but_the_stop_tokens():
+    logits = torch.zeros(1, VOCAB)
+    logits[0, VOCAB - 1] = 9.0
+    params = SamplingParams(temperature=0.0, min_tokens=4)
+    assert sample(logits, rows_after([*PROMPT], 1, params)).item() == VOCAB - 1
+
+
 def test_min_tokens_that_leaves_nothing_to_sample_yields_no_token():
     rows = SamplingRows.from_params(
         [SamplingParams(min_tokens=1)], [0], [1], stop_token_ids=[frozenset({0, 1})]

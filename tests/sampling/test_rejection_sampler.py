@@ -10,6 +10,7 @@ from outrider.api import SamplingParams
 from outrider.kernels.cpu.sampling import judge_rows, sample_rows
 from outrider.sampling.rejection_sampler import parse_output, verify, warm_up
 from outrider.sampling.sampler import SamplingRows, sample
+from outrider.testing.distribution import assert_distribution, draw
 
 NAN = math.nan
 VOCAB = 16
@@ -175,10 +176,13 @@ def test_rejection_normalises_what_the_drafter_reports(spec_of):
 def test_a_masked_or_impossible_draft_is_never_emitted(spec_of, rule, draft):
     logits = torch.zeros(2, VOCAB)
     logits[:, 2] = -math.inf
-    probs = torch.full((1, VOCAB), 1e-30)
+    uniform = torch.full((1, VOCAB), 1e-30)
+    # Up to rounding this is the target itself: no token has p > q to be recovered from.
+    like_target = torch.ones(1, VOCAB)
+    like_target[0, 2] = 1e-30
     for seed in range(100):
         rows = SamplingRows.from_params([SamplingParams()] * 2, [seed] * 2, [4, 5])
-        for q in (None, probs):
+        for q in (None, uniform, like_target):
             tokens = verify(logits, rows, spec_of([[draft]]), q, rule)[0].tolist()
             assert tokens[0] in set(range(VOCAB)) - {2}
             assert tokens[1] == -1
@@ -206,6 +210,26 @@ def test_after_warm_up_nothing_is_compiled_again(spec_of):
         sample(random_logits(4) * 2, rows_for(drafts, MIXED))
     assert len(sample_rows.signatures) == 1
     assert len(judge_rows.signatures) == 1
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_draft_that_is_no_id_is_not_mistaken_for_a_row_without_a_token(spec_of, rule):
+    logits = torch.zeros(2, VOCAB)
+    logits[0] = NAN
+    assert verify(logits, rows_for([[-1]], [GREEDY]), spec_of([[-1]]), None, rule).tolist() == [[-1, -1]]
+
+
+def test_rejection_decides_independently_at_each_position(spec_of):
+    p, q = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.1, 0.2, 0.3, 0.4])
+    size = 20_000
+    drafts = np.stack([draw(q, size, seed=2), draw(q, size, seed=3)], axis=1).tolist()
+    logits = torch.log(torch.tensor(p)).float().repeat(3 * size, 1)
+    rows = rows_for(drafts, [SamplingParams()] * size, [4] * size)
+    probs = torch.tensor(q).expand(2 * size, 4)
+    tokens = verify(logits, rows, spec_of(drafts), probs, "rejection").numpy()
+    went_on = tokens[tokens[:, 1] >= 0]
+    first = np.minimum(p, q) / np.minimum(p, q).sum()
+    assert_distribution(went_on[:, 0] * 4 + went_on[:, 1], np.outer(first, p).ravel())
 
 
 # Refusals ----------------------------------------------------------------------------------------------------

@@ -63,6 +63,16 @@ def test_the_token_is_the_survivor_with_the_highest_noisy_logit(logits, params, 
     assert noisy[list(ids).index(token)] >= noisy.max() - 1e-9
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.5, 4.0])
+def test_no_token_of_a_large_vocabulary_is_ruled_out_that_would_have_won(spread):
+    logits = np.random.default_rng(0).normal(0, spread, 3000).astype(np.float32)
+    seeds = list(range(300))
+    tokens = sample(
+        torch.from_numpy(logits).repeat(len(seeds), 1), rows_of(SamplingParams(), seeds, size=len(seeds))
+    )
+    assert tokens.tolist() == [int(np.argmax(logits + gumbel_noise(seed, 5, 3000))) for seed in seeds]
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from([-1.0, -0.0, 0.0, 0.5, 2.0, -INF]), min_size=1, max_size=40))
 def test_greedy_is_the_lowest_id_of_the_highest_logit(logits):

@@ -106,6 +106,11 @@ def test_a_draft_outside_top_k_is_never_emitted(rule, probs):
     assert set(tokens.tolist()) == {0, 1}
 
 
+def test_the_scale_of_the_reported_distribution_does_not_matter():
+    drafts = draw(Q)
+    assert np.array_equal(verify_drafts(drafts, 4 * Q, "rejection"), verify_drafts(drafts, Q, "rejection"))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_rejection_gives_the_target_over_a_larger_vocabulary(seed):
     generator = np.random.default_rng(seed)

@@ -140,7 +140,7 @@ def _judge_row(
     mass = _mass(draft_probs)
     one_hot = mass == 0.0 or not 0 <= draft < len(draft_probs) or draft_probs[draft] == 0.0
     proposed = 1.0 if one_hot else draft_probs[draft] / mass
-    if target > 0.0 and uniform_at(row.seed, _ACCEPT, row.position) * proposed <= target:
+    if uniform_at(row.seed, _ACCEPT, row.position) * proposed <= target:
         return draft
 
     kept, heaviest = 0, 0
@@ -160,9 +160,7 @@ def _judge_row(
             kept += 1
     if kept > 0:
         return _race(np.log(residual[:kept]), kept_ids[:kept], heaviest, row.seed, _RECOVERED, row.position)
-    # Nowhere p > q: the two are equal up to rounding, so the draft was as good as any sample of p.
-    if target > 0.0:
-        return draft
+    # Nowhere p > q: the two are equal up to rounding, and what the draft lost to it belongs to all of p alike.
     return _race(scores, ids, np.searchsorted(ids, peak_id), row.seed, _RECOVERED, row.position)
 
 
