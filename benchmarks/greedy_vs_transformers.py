@@ -4,7 +4,8 @@
 
 Both decode SmolLM2 in float32. Outrider runs once for every combination of chunked prefill and prefix caching, all
 prompts in batches of 8. The kernels of the two sum in different orders, so where two tokens are nearly equally likely
-they may part ways: for each first difference the script prints the margin between the two tokens' logits in transformers.
+they may part ways: for each first difference the script prints the margin between the two tokens' logits in
+transformers.
 """
 
 from __future__ import annotations
