@@ -34,7 +34,7 @@ _WIDE = bool(llvm.get_host_cpu_features().get("avx512f", False))
 _TILE_ROWS = 4 if _WIDE else 2
 _TILE_COLUMNS = 4 if _WIDE else 2
 _ROWS_BYTES = 512 * 1024  # activations of a block of rows: half of a usual second-level cache
-_PARALLEL_FROM = 64 * 1024  # multiply-adds that are worth waking the other threads for
+_PARALLEL_FROM = 256 * 1024  # multiply-adds that are worth waking the other threads for
 
 
 def _reduce(builder: ir.IRBuilder, vectors: list[Any]) -> Any:
