@@ -8,7 +8,7 @@ drafts:
   speculative decoding", 2024).
 * `rejection`: the token is the draft `x` with probability `min(1, p(x) / q(x))`, else one from the normalised
   `max(p - q, 0)` (Leviathan et al., "Fast inference from transformers via speculative decoding", 2023). A recovered
-  token is never `x`, because it is drawn only if `q(x) > p(x)`. Rows without a draft are sampled as under `coupled`.
+  token is not `x`, as it is drawn only if `q(x) > p(x)`. Rows without a draft are sampled as under `coupled`.
 
 `p` is the target's distribution after everything a request asks for: processors, temperature, min_p, top-k, top-p.
 """
