@@ -102,7 +102,6 @@ class Detokenizer:
             return None
         end, begin, stop = min(matches)
         self.text = self.text[: end if self._include_stop_str else begin]
-        self._window, self._num_context = [], 0
         return stop
 
     def _num_possible_stop_chars(self) -> int:

@@ -81,15 +81,17 @@ class KVCacheManager:
             return False
         self.pool.take(cached_block_ids)
         request.block_ids.extend(cached_block_ids)
-        request.num_hashed_blocks += len(cached_block_ids)
         request.block_ids.extend(self.pool.allocate(max(0, num_new)))
         return True
 
     def cache_full_blocks(self, request: Request, num_tokens: int) -> None:
-        """Make the full blocks among the first `num_tokens` tokens findable; these must be committed and computed."""
+        """Make the full blocks among the first `num_tokens` tokens findable; these must be computed.
+
+        Rows behind the token that ended a request hold nothing that anybody could ask for.
+        """
         if not self._enable_prefix_caching:
             return
-        num_full_blocks = num_tokens // self.block_size
+        num_full_blocks = min(num_tokens, request.num_tokens) // self.block_size
         if num_full_blocks <= request.num_hashed_blocks:
             return
         self._hash_blocks(request, num_full_blocks)

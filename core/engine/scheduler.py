@@ -7,7 +7,7 @@ computed, and a step moves the second toward the first.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..api import ConfigError
 from ..metrics.stats import SpecDecodeStats
@@ -133,8 +133,6 @@ class Scheduler:
                 if sampled:
                     request.num_computed_tokens -= num_drafts - (len(sampled) - 1)
                     advanced.append((request, commit(request, sampled, num_drafts, self.max_len, stats)))
-                    # Nothing behind the token that ended the request counts as computed.
-                    request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens)
             if request.is_finished:
                 self.running.remove(request)
                 self._retire(request)
@@ -157,12 +155,12 @@ class Scheduler:
             num_skipped=num_skipped,
         )
 
-    def update_draft_token_ids(self, drafts: DraftTokenIds, budgets: dict[str, int]) -> None:
+    def update_draft_token_ids(self, drafts: DraftTokenIds, budgets: Mapping[str, int]) -> None:
         """Keep the drafts for the next step, cut to their budgets."""
-        for request_id, token_ids in drafts.draft_token_ids.items():
-            request = self.requests.get(request_id)
-            if request is not None and request.status is RequestStatus.RUNNING:
-                request.spec_token_ids = list(token_ids[: budgets.get(request_id, 0)])
+        for request_id, budget in budgets.items():
+            self.requests[request_id].spec_token_ids = list(
+                drafts.draft_token_ids.get(request_id, ())[:budget]
+            )
 
     def _schedule_running(
         self, num_scheduled: dict[str, int], drafts: dict[str, list[int]], preempted: set[str]

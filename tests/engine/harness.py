@@ -136,11 +136,13 @@ class Harness:
         if output is not None:
             self._take(output)
 
-    def step(self) -> list[RequestOutput]:
+    def step(self, abort_before_drafting: Sequence[str] = ()) -> list[RequestOutput]:
         """One step and what belongs behind it."""
         outputs = self.engine.step()
         for output in outputs:
             self._take(output)
+        for request_id in abort_before_drafting:
+            self.abort(request_id)
         self.engine.post_step()
         return outputs
 

@@ -83,9 +83,7 @@ def test_an_aborted_request_gets_no_budget_and_its_drafts_are_dropped() -> None:
     harness = Harness(num_speculative_tokens=3, drafter=oracle())
     harness.add("r", [1, 2], max_tokens=9)
     harness.add("s", [1, 2], max_tokens=9)
-    harness.engine.step()
-    harness.engine.abort_request("r")
-    harness.engine.post_step()
+    harness.step(abort_before_drafting=["r"])
     assert harness.runner.budgets == [{"s": 3}]
     harness.engine.post_step()
     assert len(harness.runner.budgets) == 1

@@ -91,9 +91,13 @@ def engines(draw: st.DrawFn) -> Harness:
         max_size=6,
     ),
     aborts=st.dictionaries(st.integers(0, 5), st.integers(0, 15), max_size=2),
+    late_aborts=st.dictionaries(st.integers(0, 5), st.integers(0, 15), max_size=1),
 )
 def test_equals_plain_decoding(
-    harness: Harness, asked: list[tuple[list[int], SamplingParams, int]], aborts: dict[int, int]
+    harness: Harness,
+    asked: list[tuple[list[int], SamplingParams, int]],
+    aborts: dict[int, int],
+    late_aborts: dict[int, int],
 ) -> None:
     max_len = harness.scheduler.max_len
     asked = [(prompt[: max_len - 1], params, arrival) for prompt, params, arrival in asked]
@@ -104,7 +108,7 @@ def test_equals_plain_decoding(
                 harness.add(f"r{index}", prompt, eos, **params.model_dump())
             if aborts.get(index) == step:
                 harness.abort(f"r{index}")
-        harness.step()
+        harness.step([f"r{index}" for index, when in late_aborts.items() if when == step])
     outputs = harness.run()
     harness.assert_clean()
     assert set(outputs) == {f"r{index}" for index in range(len(asked))}
@@ -116,7 +120,7 @@ def test_equals_plain_decoding(
         truth = plain(prompt, params, output.seed, max_len=max_len, eos=eos, next_token=small)
         assert harness.streamed_text[f"r{index}"] == completion.text
         if completion.finish_reason == "abort":
-            assert index in aborts
+            assert index in {*aborts, *late_aborts}
             assert completion.token_ids == truth.token_ids[: len(completion.token_ids)]
             continue
         assert completion.token_ids == truth.token_ids

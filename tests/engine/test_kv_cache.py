@@ -58,6 +58,16 @@ def test_one_token_is_always_left_to_compute() -> None:
     assert kv_cache.find_cached_prefix(request(1)) == []
 
 
+def test_rows_behind_the_end_of_a_request_make_no_block_worth_keeping() -> None:
+    kv_cache = KVCacheManager(3, 4)
+    owner = request(1, 2, 3, 4, 5, 6)
+    assert kv_cache.allocate(owner, 8)
+    last = owner.block_ids[1]
+    kv_cache.cache_full_blocks(owner, 8)
+    kv_cache.free(owner)
+    assert kv_cache.pool.allocate(1) == [last]
+
+
 def test_the_last_block_of_a_hit_is_left_out_for_drafters_that_look_ahead() -> None:
     kv_cache = KVCacheManager(8, 2, recompute_last_cached_block=True)
     owner = computed(kv_cache, 1, 2, 3, 4)
@@ -106,15 +116,28 @@ def test_a_block_that_is_handed_out_anew_is_not_found_any_more() -> None:
     assert len(kv_cache.find_cached_prefix(request(1, 2, 3, 4, 5))) == 1
 
 
+def test_a_request_that_comes_back_makes_its_blocks_findable_again() -> None:
+    kv_cache = KVCacheManager(2, 2)
+    owner = computed(kv_cache, 1, 2, 3, 4)
+    kv_cache.free(owner)
+    filler = request(*range(4))
+    assert kv_cache.allocate(filler, 4)
+    kv_cache.free(filler)
+    assert kv_cache.allocate(owner, 4)
+    kv_cache.cache_full_blocks(owner, 4)
+    assert kv_cache.find_cached_prefix(request(1, 2, 3, 4, 5)) == owner.block_ids
+
+
 def test_equal_blocks_of_two_requests_do_not_confuse_the_index() -> None:
     kv_cache = KVCacheManager(4, 2)
     first, second = computed(kv_cache, 1, 2), computed(kv_cache, 1, 2)
-    assert first.block_ids != second.block_ids
+    block = first.block_ids
+    assert block != second.block_ids
     kv_cache.free(second)
+    assert kv_cache.find_cached_prefix(request(1, 2, 3)) == block
     kv_cache.free(first)
-    assert kv_cache.find_cached_prefix(request(1, 2, 3)) == first.block_ids or first.block_ids == []
-    filler = request(*range(8))
-    assert kv_cache.allocate(filler, 8)
+    assert kv_cache.find_cached_prefix(request(1, 2, 3)) == block
+    assert kv_cache.allocate(request(*range(8)), 8)
     assert kv_cache.find_cached_prefix(request(1, 2, 3)) == []
 
 

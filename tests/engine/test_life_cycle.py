@@ -176,10 +176,23 @@ def test_skipped_proposer_errors_are_counted() -> None:
     assert harness.stats.num_plugin_errors == 3
 
 
-def test_drafts_for_requests_that_do_not_run_are_ignored() -> None:
-    harness = Harness(num_speculative_tokens=2)
-    harness.scheduler.update_draft_token_ids(DraftTokenIds(draft_token_ids={"gone": [1]}), {"gone": 1})
-    assert harness.step() == []
+class DraftsForAnybody(FakeRunner):
+    """Drafts for requests that nobody asked about."""
+
+    def take_draft_token_ids(self, draft_budgets: Mapping[str, int]) -> DraftTokenIds:
+        return DraftTokenIds(draft_token_ids={"gone": [1], "waits": [1], "r": [1]})
+
+
+def test_drafts_for_requests_without_a_budget_are_ignored() -> None:
+    harness = Harness(num_speculative_tokens=2, max_num_seqs=1)
+    harness.engine.runner = DraftsForAnybody(64, 4, 64, 1, 64, 2)
+    harness.add("r", [1, 2], max_tokens=4, seed=0)
+    harness.add("waits", [1, 2], max_tokens=4, seed=0)
+    harness.step()
+    assert harness.scheduler.requests["r"].spec_token_ids == [1]
+    assert harness.scheduler.requests["waits"].spec_token_ids == []
+    outputs = harness.run()
+    assert outputs["r"].outputs[0].token_ids == outputs["waits"].outputs[0].token_ids == truth([1, 2], 4)
 
 
 def test_seconds_go_to_the_target_the_proposer_and_the_rest() -> None:

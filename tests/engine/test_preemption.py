@@ -32,6 +32,7 @@ def test_two_requests_that_do_not_both_fit(k: int, own_kv: bool) -> None:
     for name in PROMPTS:
         assert outputs[name].outputs[0].token_ids == truth(name, 14)
     assert harness.stats.num_preemptions > 0
+    assert harness.stats.num_prompt_tokens == 9
     assert harness.events.names("a") == ["added", "finished"]
     assert harness.events.names("b") == ["added", "preempted"] * harness.stats.num_preemptions + [
         "added",

@@ -87,14 +87,22 @@ def test_ignore_eos_ignores_only_eos() -> None:
 
 
 @pytest.mark.parametrize("k", [0, 1, 4, 8])
+@pytest.mark.parametrize(("min_tokens", "num_tokens"), [(0, 3), (2, 3), (3, 8), (7, 8), (8, 12), (12, 12)])
+def test_a_stop_string_counts_only_behind_min_tokens(min_tokens: int, num_tokens: int, k: int) -> None:
+    # "fg" is complete with token 3, "kl" with token 8.
+    completion = run(k, stop=("fg", "kl"), min_tokens=min_tokens, max_tokens=12).outputs["r"].outputs[0]
+    assert len(completion.token_ids) == num_tokens
+    assert completion.text == {3: "e", 8: "efghij", 12: "efghijklmnop"}[num_tokens]
+
+
+@pytest.mark.parametrize("k", [0, 1, 4, 8])
 @pytest.mark.parametrize("min_tokens", [0, 1, 2, 3, 4, 7])
-def test_min_tokens_holds_in_the_middle_of_a_step(min_tokens: int, k: int) -> None:
-    params = {"max_tokens": 12, "min_tokens": min_tokens, "stop": ("gh", "klm"), "stop_token_ids": (6,)}
+def test_a_stop_token_is_not_even_sampled_before_min_tokens(min_tokens: int, k: int) -> None:
+    params = {"max_tokens": 12, "min_tokens": min_tokens, "stop_token_ids": (6,)}
     truth = plain(PROMPT, SamplingParams(**params), 0, max_len=64, next_token=count_up)
     completion = run(k, **params).outputs["r"].outputs[0]
-    assert len(completion.token_ids) >= min_tokens
     assert completion.token_ids == truth.token_ids
-    assert completion.text == truth.text
+    assert (6 in completion.token_ids) == (min_tokens <= 2)
 
 
 def test_a_stop_string_among_drafts_takes_the_later_drafts_out_of_everything() -> None:
