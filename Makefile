@@ -12,7 +12,7 @@ PACKAGES := outrider $(notdir $(patsubst %/__init__.py,%,$(wildcard plugins/*/ou
 
 demo: $(VENV)/core.stamp ## one prompt with and without drafting: same text, both speeds
 	$(BIN)/outrider generate --model smollm2 --method ngram --compare --show-drafts --max-tokens 96 \
-	    "Repeat this sentence word for word, three times: The quick brown fox jumps over the lazy dog."
+	    "Count from one to twenty, in words."
 
 test: $(VENV)/test.stamp ## every test, the plugins' too
 	$(BIN)/python -m pytest $(ARGS)
