@@ -148,7 +148,8 @@ def _build_scheduler(
         cache_plan.block_size,
         enable_prefix_caching=config.cache.enable_prefix_caching and cache_plan.prefix_caching,
         # Its own KV at a position depends on the token behind that position, which another prompt does not share.
-        recompute_last_cached_block=capabilities.own_kv and capabilities.hidden_states,
+        recompute_last_cached_block=capabilities.own_kv
+        and bool(capabilities.hidden_states or capabilities.aux_hidden_layers),
     )
     return Scheduler(
         kv_cache,
