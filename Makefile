@@ -11,8 +11,9 @@ PACKAGES := outrider $(notdir $(patsubst %/__init__.py,%,$(wildcard plugins/*/ou
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/core.stamp ## one prompt with and without drafting: same text, both speeds
-	$(BIN)/outrider generate --model smollm2 --method ngram --compare --show-drafts --max-tokens 96 \
-	    "Count from one to twenty, in words."
+	printf '%s\n\n%s' "Please repeat the following text three times." \
+	    "The outriders ride ahead of the column and report what is coming. The column rides behind and checks every report." | \
+	    $(BIN)/outrider generate --model smollm2 --method ngram --compare --show-drafts
 
 test: $(VENV)/test.stamp ## every test, the plugins' too
 	$(BIN)/python -m pytest $(ARGS)
