@@ -12,13 +12,14 @@ from numba import config, get_num_threads, njit, prange
 from . import simd
 from .entries import write_entry
 from .records import CALL, FLOAT32, ITEM, LAYER, padded
+from .simd import compiled
 from .tile import attend_item, merge_item
 
 # Rows below which writing the cache is not worth waking other threads.
 _SERIAL_ROWS = 256
 
 
-@njit
+@compiled
 def write_rows(layer: Any, call: Any, slots: Any, first: int, last: int, scratch: int) -> None:
     """Write the keys and values of rows `[first, last)` at their slots."""
     item = 4 if layer.cache_type == FLOAT32 else 2
@@ -35,7 +36,7 @@ def write_rows(layer: Any, call: Any, slots: Any, first: int, last: int, scratch
             value += padded(layer.value_size) * item
 
 
-@njit
+@compiled
 def take_items(
     layer: Any, call: Any, positions: Any, block_table: Any, items: Any, ticket: int, scratch: int
 ) -> None:
@@ -57,7 +58,7 @@ def _fingerprint() -> int:
 def _compile(fingerprint: int) -> Any:
     # numba's cache on disk notices changes of this file only, but the machine code contains that of the files it
     # imports: a captured number is part of the cache key.
-    @njit(cache=True, parallel=True)
+    @njit(cache=True, parallel=True, error_model="numpy")
     def attend(
         layers: Any, calls: Any, positions: Any, slots: Any, block_table: Any, items: Any, merges: Any,
         scratch: Any, ticket: Any, num_workers: int,

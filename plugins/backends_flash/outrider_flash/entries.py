@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from . import simd
 from .records import BFLOAT16, FLOAT32, padded
+from .simd import compiled
 
 
-@njit
+@compiled
 def copy_in(source: int, target: int, size: int) -> None:
     """Copy `size` floats and fill up the last vector with zeros."""
     whole = size // simd.LANES * simd.LANES
@@ -23,7 +23,7 @@ def copy_in(source: int, target: int, size: int) -> None:
             simd.store_one(target + 4 * i, simd.load_one(source + 4 * i))
 
 
-@njit
+@compiled
 def copy_out(source: int, target: int, size: int) -> None:
     """Copy `size` floats and touch nothing beyond."""
     whole = size // simd.LANES * simd.LANES
@@ -33,7 +33,7 @@ def copy_out(source: int, target: int, size: int) -> None:
         simd.store_one(target + 4 * i, simd.load_one(source + 4 * i))
 
 
-@njit
+@compiled
 def write_entry(source: int, size: int, target: int, cache_type: int, scratch: int) -> None:
     """Write a key or value head of `size` floats to the cache, in the cache's type, filled up with zeros."""
     copy_in(source, scratch, size)
@@ -47,57 +47,82 @@ def write_entry(source: int, size: int, target: int, cache_type: int, scratch: i
             simd.store_float16(target + 2 * i, entry)
 
 
-@njit
-def find_entries(layer: Any, blocks: Any, head: int, begin: int, end: int, keys: int, values: int) -> None:
-    """Store the addresses of the keys and values of positions `[begin, end)` at `keys` and `values`."""
-    item = 4 if layer.cache_type == FLOAT32 else 2
-    key_base = layer.key_cache + head * padded(layer.key_size) * item
-    value_base = layer.value_cache + head * padded(layer.value_size) * item
+@compiled
+def find_entries(
+    blocks: Any,
+    block_size: int,
+    begin: int,
+    end: int,
+    base: int,
+    block_step: int,
+    token_step: int,
+    pointers: int,
+) -> None:
+    """Store at `pointers` the addresses of the entries of positions `[begin, end)`, in blocks of these steps."""
     position = begin
     while position < end:
-        block, offset = np.int64(blocks[position // layer.block_size]), position % layer.block_size
-        key = key_base + block * layer.key_block + offset * layer.key_token
-        value = value_base + block * layer.value_block + offset * layer.value_token
-        for _ in range(min(layer.block_size - offset, end - position)):
-            simd.store_address(keys, key)
-            simd.store_address(values, value)
-            key, value = key + layer.key_token, value + layer.value_token
-            keys, values = keys + 8, values + 8
-            position += 1
+        block, offset = np.int64(blocks[position // block_size]), position % block_size
+        address = base + block * block_step + offset * token_step
+        for _ in range(min(block_size - offset, end - position)):
+            simd.store_address(pointers, address)
+            address, pointers, position = address + token_step, pointers + 8, position + 1
 
 
-@njit
-def prefetch_entries(pointers: int, first: int, last: int, num_bytes: int) -> None:
-    """Ask for entries `[first, last)`: they lie scattered, which a processor does not foresee."""
-    for lane in range(first, last):
-        address = simd.load_address(pointers + 8 * lane)
-        for i in range(0, num_bytes, 64):
-            simd.prefetch(address + i)
+@compiled
+def find_keys(layer: Any, blocks: Any, head: int, begin: int, end: int, pointers: int) -> None:
+    """Store at `pointers` the addresses of the keys of positions `[begin, end)`."""
+    base = layer.key_cache + head * padded(layer.key_size) * (4 if layer.cache_type == FLOAT32 else 2)
+    find_entries(blocks, layer.block_size, begin, end, base, layer.key_block, layer.key_token, pointers)
 
 
-@njit
-def stage_keys(cache_type: int, addresses: int, size: int, target: int) -> None:
-    """Lay sixteen keys out as `[size, 16]` float32, so that scores need no sum across lanes."""
+@compiled
+def find_values(layer: Any, blocks: Any, head: int, begin: int, end: int, pointers: int) -> None:
+    """Store at `pointers` the addresses of the values of positions `[begin, end)`."""
+    base = layer.value_cache + head * padded(layer.value_size) * (4 if layer.cache_type == FLOAT32 else 2)
+    find_entries(blocks, layer.block_size, begin, end, base, layer.value_block, layer.value_token, pointers)
+
+
+@compiled
+def prefetch(pointers: int, offset: int) -> None:
+    """Ask for cache lines of sixteen entries: they lie scattered, which a processor does not foresee."""
+    for lane in range(simd.LANES):
+        simd.prefetch(simd.load_address(pointers + 8 * lane) + offset)
+
+
+@compiled
+def stage_keys(cache_type: int, pointers: int, size: int, target: int, following: int) -> None:
+    """Lay sixteen keys out as `[size, 16]` float32, so that scores need no sum across lanes.
+
+    Meanwhile ask for the sixteen entries at `following`, line by line: a processor drops requests in bulk.
+    """
     for i in range(0, size, simd.LANES):
         if cache_type == FLOAT32:
-            simd.load_transposed(addresses, 4 * i, target + 64 * i)
+            prefetch(following, 4 * i)
+            simd.load_transposed(pointers, 4 * i, target + 64 * i)
         elif cache_type == BFLOAT16:
-            simd.load_transposed_bfloat16(addresses, 2 * i, target + 64 * i)
+            prefetch(following, 2 * i)
+            simd.load_transposed_bfloat16(pointers, 2 * i, target + 64 * i)
         else:
-            simd.load_transposed_float16(addresses, 2 * i, target + 64 * i)
+            prefetch(following, 2 * i)
+            simd.load_transposed_float16(pointers, 2 * i, target + 64 * i)
 
 
-@njit
-def stage_values(cache_type: int, pointers: int, first: int, last: int, size: int, target: int) -> None:
-    """Convert values `[first, last)` of sixteen to float32 at `target` and let their pointers say so; float32 stays."""
-    if cache_type == FLOAT32:
-        return
+@compiled
+def stage_values(
+    cache_type: int, pointers: int, first: int, last: int, size: int, target: int, following: int
+) -> None:
+    """Lay values `[first, last)` of sixteen out as rows of `[16, size]` float32, and ask for those at `following`."""
     for lane in range(first, last):
-        source = simd.load_address(pointers + 8 * lane)
+        source, ahead = simd.load_address(pointers + 8 * lane), simd.load_address(following + 8 * lane)
         row = target + 4 * lane * size
         for i in range(0, size, simd.LANES):
-            if cache_type == BFLOAT16:
-                simd.store(row + 4 * i, simd.load_bfloat16(source + 2 * i))
+            if cache_type == FLOAT32:
+                simd.prefetch(ahead + 4 * i)
+                value = simd.load(source + 4 * i)
+            elif cache_type == BFLOAT16:
+                simd.prefetch(ahead + 2 * i)
+                value = simd.load_bfloat16(source + 2 * i)
             else:
-                simd.store(row + 4 * i, simd.load_float16(source + 2 * i))
-        simd.store_address(pointers + 8 * lane, row)
+                simd.prefetch(ahead + 2 * i)
+                value = simd.load_float16(source + 2 * i)
+            simd.store(row + 4 * i, value)

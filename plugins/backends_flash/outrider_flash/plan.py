@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from .records import ITEM, PARTITION
 
-QUERIES_PER_TILE = 32
+QUERIES_PER_TILE = 64
 # A step is cut into about this many pieces per thread: fewer leave threads idle at its end, more cost merges.
 _PIECES_PER_THREAD = 4
 # Reading one key and value costs as much as this many queries' work on them.
 _READ_COST = 6
 # Below this cost, of all heads together, waking other threads takes longer than the work.
-_SERIAL_COST = 4096
+_SERIAL_COST = 8192
 
 
 @dataclass(frozen=True, slots=True)

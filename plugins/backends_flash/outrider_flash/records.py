@@ -9,6 +9,8 @@ from numba.extending import register_jitable
 
 from .simd import LANES
 
+AHEAD = 32
+"""Entries between the one that is computed and the one that is asked for."""
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
 PARTITION = 128
 """Positions that are reduced together; part of the definition of a row's bits."""
@@ -94,4 +96,6 @@ def scratch_size(num_queries: int, key_size: int, value_size: int) -> Any:
     """Floats that one thread needs for tiles of `num_queries`; `lay_out` in `tile` says what lies where."""
     keys, values = padded(key_size), padded(value_size)
     per_query = keys + PARTITION + 2 * state_size(value_size) + 4
-    return padded_queries(num_queries) * per_query + LANES * (keys + values) + keys + 4 * PARTITION
+    return (
+        padded_queries(num_queries) * per_query + LANES * (keys + values) + keys + 2 * (2 * PARTITION + AHEAD)
+    )

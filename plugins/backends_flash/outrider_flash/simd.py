@@ -11,11 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
+from numba import njit
 from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.core.extending import intrinsic, register_model
 
 LANES = 16
+
+compiled = njit(error_model="numpy")
+"""Decorates the functions of a kernel: compiled with their caller, and division does not look for zeros."""
 
 _ADDRESS = ir.IntType(64)
 _FLOAT = ir.FloatType()

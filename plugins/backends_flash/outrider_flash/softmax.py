@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from . import simd
 from .entries import copy_out
 from .records import PARTITION, padded
+from .simd import compiled
 
 
-@njit
+@compiled
 def score_one(query: int, keys: int, size: int) -> Any:
     """Dot products of one query with sixteen staged keys."""
     even = odd = simd.splat(0.0)
@@ -22,7 +22,7 @@ def score_one(query: int, keys: int, size: int) -> Any:
     return simd.add(even, odd)
 
 
-@njit
+@compiled
 def score_four(query: int, keys: int, size: int) -> Any:
     """`score_one` for four consecutive queries: the same operations on each, every key loaded once."""
     even0 = even1 = even2 = even3 = simd.splat(0.0)
@@ -42,7 +42,7 @@ def score_four(query: int, keys: int, size: int) -> Any:
     return simd.add(even0, odd0), simd.add(even1, odd1), simd.add(even2, odd2), simd.add(even3, odd3)
 
 
-@njit
+@compiled
 def finish_scores(layer: Any, scores: Any, first: int, last: int) -> Any:
     """Scale and cap scores; lanes outside `[first, last)` are positions that the row does not see."""
     scores = simd.mul(scores, simd.splat(layer.scaling))
@@ -52,7 +52,7 @@ def finish_scores(layer: Any, scores: Any, first: int, last: int) -> Any:
     return simd.keep(scores, first, last)
 
 
-@njit
+@compiled
 def clear(state: int, value_lanes: int) -> None:
     """The state of a query that has seen nothing."""
     for i in range(0, value_lanes, simd.LANES):
@@ -61,7 +61,7 @@ def clear(state: int, value_lanes: int) -> None:
     simd.store(state + 4 * value_lanes + 64, simd.splat(0.0))
 
 
-@njit
+@compiled
 def softmax(scores: int, first: int, last: int, state: int, value_lanes: int) -> None:
     """Turn a partition's scores `[first, last)` into weights; start the state with their largest and their sum.
 
@@ -84,7 +84,7 @@ def softmax(scores: int, first: int, last: int, state: int, value_lanes: int) ->
     simd.store(state + 4 * value_lanes + 64, simd.splat(simd.sum_lanes(total)))
 
 
-@njit
+@compiled
 def accumulate_one(state: int, weights: int, values: int, first: int, last: int, value_lanes: int) -> None:
     """Add the values of lanes `[first, last)`, each times its weight, in this order."""
     i = 0
@@ -94,7 +94,7 @@ def accumulate_one(state: int, weights: int, values: int, first: int, last: int,
         total2, total3 = simd.load(target + 128), simd.load(target + 192)
         for lane in range(first, last):
             weight = simd.load_splat(weights + 4 * lane)
-            value = simd.load_address(values + 8 * lane) + 4 * i
+            value = values + 4 * (lane * value_lanes + i)
             total0 = simd.fma(weight, simd.load(value), total0)
             total1 = simd.fma(weight, simd.load(value + 64), total1)
             total2 = simd.fma(weight, simd.load(value + 128), total2)
@@ -107,13 +107,13 @@ def accumulate_one(state: int, weights: int, values: int, first: int, last: int,
     while i < value_lanes:
         total = simd.load(state + 4 * i)
         for lane in range(first, last):
-            value = simd.load(simd.load_address(values + 8 * lane) + 4 * i)
+            value = simd.load(values + 4 * (lane * value_lanes + i))
             total = simd.fma(simd.load_splat(weights + 4 * lane), value, total)
         simd.store(state + 4 * i, total)
         i += simd.LANES
 
 
-@njit
+@compiled
 def accumulate_four(
     state: int, weights: int, values: int, first: int, last: int, value_lanes: int, state_step: int
 ) -> None:
@@ -137,7 +137,7 @@ def accumulate_four(
             more0, more1 = simd.load(target0 + 64), simd.load(target1 + 64)
             more2, more3 = simd.load(target2 + 64), simd.load(target3 + 64)
             for lane in range(first, last):
-                address = simd.load_address(values + 8 * lane) + 4 * i
+                address = values + 4 * (lane * value_lanes + i)
                 value, more = simd.load(address), simd.load(address + 64)
                 weight = simd.load_splat(weights + 4 * lane)
                 total0, more0 = simd.fma(weight, value, total0), simd.fma(weight, more, more0)
@@ -154,7 +154,7 @@ def accumulate_four(
             i += simd.LANES
         else:
             for lane in range(first, last):
-                value = simd.load(simd.load_address(values + 8 * lane) + 4 * i)
+                value = simd.load(values + 4 * (lane * value_lanes + i))
                 total0 = simd.fma(simd.load_splat(weights + 4 * lane), value, total0)
                 total1 = simd.fma(simd.load_splat(weights1 + 4 * lane), value, total1)
                 total2 = simd.fma(simd.load_splat(weights2 + 4 * lane), value, total2)
@@ -166,7 +166,7 @@ def accumulate_four(
         i += simd.LANES
 
 
-@njit
+@compiled
 def merge(state: int, later: int, value_lanes: int) -> None:
     """Add the state of a later partition to a query's state."""
     largest, total = 4 * value_lanes, 4 * value_lanes + 64
@@ -188,7 +188,7 @@ def merge(state: int, later: int, value_lanes: int) -> None:
     simd.store(state + largest, top)
 
 
-@njit
+@compiled
 def finish(layer: Any, state: int, head: int, output: int) -> None:
     """Write a query's `[value_size]` result."""
     value_lanes = padded(layer.value_size)

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from numba import njit
-
 from . import simd
-from .entries import copy_in, find_entries, prefetch_entries, stage_keys, stage_values
-from .records import FLOAT32, PARTITION, padded, padded_queries, state_size
+from .entries import copy_in, find_keys, find_values, stage_keys, stage_values
+from .records import AHEAD, PARTITION, padded, padded_queries, state_size
+from .simd import compiled
 from .softmax import (
     accumulate_four,
     accumulate_one,
@@ -27,9 +26,6 @@ from .softmax import (
     score_one,
     softmax,
 )
-
-# Positions whose keys are asked for before they are scored.
-_AHEAD = 32
 
 
 class Tile(NamedTuple):
@@ -51,11 +47,10 @@ class Tile(NamedTuple):
     staged_keys: int  # [key_lanes, 16]
     staged_values: int  # [16, value_lanes]
     zeros: int  # [key_lanes]
-    key_pointers: int  # [PARTITION] int64
-    value_pointers: int  # [PARTITION] int64
+    pointers: int  # [2 * PARTITION + AHEAD] int64
 
 
-@njit
+@compiled
 def lay_out(layer: Any, first_row: int, last_row: int, head: int, scratch: int) -> Any:
     """Divide a thread's scratch of `scratch_size` floats."""
     group = layer.num_heads // layer.num_kv_heads
@@ -69,14 +64,13 @@ def lay_out(layer: Any, first_row: int, last_row: int, head: int, scratch: int) 
     staged_keys = merged + num_queries * state_bytes
     staged_values = staged_keys + 4 * simd.LANES * key_lanes
     zeros = staged_values + 4 * simd.LANES * value_lanes
-    key_pointers = zeros + 4 * key_lanes
     return Tile(
         first_row, last_row, head, group, num_queries, key_lanes, value_lanes, state_bytes, scratch, bounds, weights,
-        states, merged, staged_keys, staged_values, zeros, key_pointers, key_pointers + 8 * PARTITION,
+        states, merged, staged_keys, staged_values, zeros, zeros + 4 * key_lanes,
     )  # fmt: skip
 
 
-@njit
+@compiled
 def load_queries(layer: Any, call: Any, positions: Any, tile: Any) -> None:
     """Gather the tile's queries, the heads of a row side by side, and what each of them sees."""
     query = low = high = 0
@@ -98,7 +92,7 @@ def load_queries(layer: Any, call: Any, positions: Any, tile: Any) -> None:
         query += 1
 
 
-@njit
+@compiled
 def visible(tile: Any, query: int, origin: int, size: int) -> Any:
     """The part of `origin + [0, size)` that a query sees, counted from `origin`; may be empty."""
     low = simd.load_address(tile.bounds + 16 * query) - origin
@@ -106,14 +100,14 @@ def visible(tile: Any, query: int, origin: int, size: int) -> Any:
     return max(low, 0), min(high, size)
 
 
-@njit
+@compiled
 def store_scores(layer: Any, tile: Any, query: int, scores: Any, start: int, target: int) -> None:
     """Scale one query's scores for positions `start + [0, 16)`, hide what it does not see, and store them."""
     low, high = visible(tile, query, start, simd.LANES)
     simd.store(target + 4 * PARTITION * query, finish_scores(layer, scores, low, high))
 
 
-@njit
+@compiled
 def score_keys(layer: Any, tile: Any, start: int, target: int) -> None:
     """Score the sixteen staged keys, of positions `start + [0, 16)`, for every query."""
     if tile.num_queries == 1:
@@ -129,7 +123,7 @@ def score_keys(layer: Any, tile: Any, start: int, target: int) -> None:
         store_scores(layer, tile, query + 3, scores3, start, target)
 
 
-@njit
+@compiled
 def add_values(tile: Any, start: int, weights: int, values: int, states: int) -> None:
     """Accumulate sixteen values, of positions `start + [0, 16)`, for every query."""
     query = 0
@@ -149,50 +143,45 @@ def add_values(tile: Any, start: int, weights: int, values: int, states: int) ->
             query += 1
 
 
-@njit
-def attend_partition(layer: Any, blocks: Any, tile: Any, origin: int, states: int) -> None:
+@compiled
+def attend_partition(layer: Any, blocks: Any, tile: Any, origin: int, stop: int, states: int) -> None:
     """Leave every query's softmax state over positions `origin + [0, PARTITION)` at `states`."""
     begin, _ = visible(tile, 0, origin, PARTITION)
     _, end = visible(tile, tile.num_queries - 1, origin, PARTITION)
     first, last = begin // simd.LANES * simd.LANES, (end + simd.LANES - 1) // simd.LANES * simd.LANES
 
-    # A slot outside [begin, end) may hold anything, NaN included: it is never read.
+    # Pointers in the order of use: keys, values, first keys of the next partition. A slot outside [begin, end) may hold
+    # anything, NaN included: it is never read, zeros stand in for it.
     for i in range(0, tile.key_lanes, simd.LANES):
         simd.store(tile.zeros + 4 * i, simd.splat(0.0))
-    for lane in range(first, begin):
-        simd.store_address(tile.key_pointers + 8 * lane, tile.zeros)
-    for lane in range(end, last):
-        simd.store_address(tile.key_pointers + 8 * lane, tile.zeros)
-    keys, values = tile.key_pointers + 8 * begin, tile.value_pointers + 8 * begin
-    find_entries(layer, blocks, tile.head, origin + begin, origin + end, keys, values)
+    keys = tile.pointers
+    values = keys + 8 * (last - first)
+    following = values + 8 * (last - first)
+    for i in range(2 * (last - first) + AHEAD):
+        simd.store_address(tile.pointers + 8 * i, tile.zeros)
+    shift = 8 * (begin - first)
+    find_keys(layer, blocks, tile.head, origin + begin, origin + end, keys + shift)
+    find_values(layer, blocks, tile.head, origin + begin, origin + end, values + shift)
+    find_keys(layer, blocks, tile.head, origin + last, min(origin + last + AHEAD, stop), following)
 
-    item = 4 if layer.cache_type == FLOAT32 else 2
-    prefetch_entries(tile.key_pointers, begin, min(first + _AHEAD, end), item * tile.key_lanes)
     for start in range(first, last, simd.LANES):
-        prefetch_entries(
-            tile.key_pointers,
-            max(start + _AHEAD, begin),
-            min(start + _AHEAD + 16, end),
-            item * tile.key_lanes,
-        )
-        prefetch_entries(
-            tile.value_pointers, max(start, begin), min(start + 16, end), item * tile.value_lanes
-        )
-        stage_keys(layer.cache_type, tile.key_pointers + 8 * start, tile.key_lanes, tile.staged_keys)
+        stage_keys(layer.cache_type, keys, tile.key_lanes, tile.staged_keys, keys + 8 * AHEAD)
         score_keys(layer, tile, origin + start, tile.weights + 4 * start)
+        keys += 8 * simd.LANES
     for query in range(tile.num_queries):
         low, high = visible(tile, query, origin, PARTITION)
         weights, state = tile.weights + 4 * PARTITION * query, states + tile.state_bytes * query
         softmax(weights, low, high, state, tile.value_lanes)
     for start in range(first, last, simd.LANES):
-        values, size = tile.value_pointers + 8 * start, min(end - start, simd.LANES)
+        low, high = max(begin - start, 0), min(end - start, simd.LANES)
         stage_values(
-            layer.cache_type, values, max(begin - start, 0), size, tile.value_lanes, tile.staged_values
+            layer.cache_type, values, low, high, tile.value_lanes, tile.staged_values, values + 8 * AHEAD
         )
-        add_values(tile, origin + start, tile.weights + 4 * start, values, states)
+        add_values(tile, origin + start, tile.weights + 4 * start, tile.staged_values, states)
+        values += 8 * simd.LANES
 
 
-@njit
+@compiled
 def merge_states(tile: Any, states: int, first: bool) -> None:
     """Add the states of the next partition to the tile's merged states."""
     for query in range(tile.num_queries):
@@ -202,7 +191,7 @@ def merge_states(tile: Any, states: int, first: bool) -> None:
         merge(merged, states + tile.state_bytes * query, tile.value_lanes)
 
 
-@njit
+@compiled
 def finish_tile(layer: Any, call: Any, tile: Any) -> None:
     """Write the results of all queries of the tile."""
     state = tile.merged
@@ -212,24 +201,25 @@ def finish_tile(layer: Any, call: Any, tile: Any) -> None:
             state += tile.state_bytes
 
 
-@njit
+@compiled
 def attend_item(layer: Any, call: Any, positions: Any, block_table: Any, item: Any, scratch: int) -> None:
     """Do one item of the plan: a tile against all its partitions, or some, whose states are then left to merge."""
     tile = lay_out(layer, item.first_row, item.last_row, item.head, scratch)
     load_queries(layer, call, positions, tile)
     states = tile.states
+    stop = min(item.last_partition * PARTITION, positions[item.last_row - 1] + 1)
     for partition in range(item.first_partition, item.last_partition):
         if item.partials >= 0:
             index = item.partials + (partition - item.first_partition) * tile.num_queries
             states = call.partials + index * tile.state_bytes
-        attend_partition(layer, block_table[item.request], tile, partition * PARTITION, states)
+        attend_partition(layer, block_table[item.request], tile, partition * PARTITION, stop, states)
         if item.partials < 0:
             merge_states(tile, states, partition == item.first_partition)
     if item.partials < 0:
         finish_tile(layer, call, tile)
 
 
-@njit
+@compiled
 def merge_item(layer: Any, call: Any, item: Any, scratch: int) -> None:
     """Finish a tile whose partitions were spread over several items; `item` spans all of them."""
     tile = lay_out(layer, item.first_row, item.last_row, item.head, scratch)
