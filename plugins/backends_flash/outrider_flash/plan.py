@@ -15,7 +15,7 @@ _PIECES_PER_THREAD = 4
 # Reading one key and value costs as much as this many queries' work on them.
 _READ_COST = 6
 # Below this cost, of all heads together, waking other threads takes longer than the work.
-_SERIAL_COST = 8192
+_SERIAL_COST = 12288
 
 
 @dataclass(frozen=True, slots=True)

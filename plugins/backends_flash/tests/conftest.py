@@ -168,7 +168,7 @@ def kit() -> SimpleNamespace:
     )
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
     """Waking threads for tiny steps takes longer than the steps, on a busy machine much longer."""
     before = numba.get_num_threads(), torch.get_num_threads()
@@ -180,8 +180,10 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def two_threads(one_thread: None) -> None:
+def two_threads() -> Iterator[None]:
     """Work with two threads."""
     if numba.config.NUMBA_NUM_THREADS < 2:
         pytest.skip("numba has one thread on this machine")
     numba.set_num_threads(2)
+    yield
+    numba.set_num_threads(1)

@@ -81,7 +81,7 @@ def check(kit: Any, pages: Any, shape: Any, steps: list[tuple[int, int]], sequen
             )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     form=shapes,
     steps=st.lists(requests, min_size=1, max_size=4),
