@@ -160,9 +160,11 @@ def test_a_cache_may_be_part_of_a_larger_tensor(kit: Any) -> None:
     sequences = kit.sequences(shape, [50])
     pages = kit.Pages(shape, [50])
     (plain,) = pages.forward(sequences, [(0, 0, 50)])
-    pair = torch.full((len(pages.cache["key"]), 16, 2, 2, 32), float("nan"))
-    pages.layer.bind_cache({"key": pair[:, :, 0], "value": pair[:, :, 1]})
-    assert kit.same_bits(pages.forward(sequences, [(0, 0, 50)])[0], plain)
+    by_token = torch.full((len(pages.cache["key"]), 16, 2, 2, 32), float("nan"))
+    by_block = torch.full((len(pages.cache["key"]), 2, 16, 2, 32), float("nan"))
+    for key, value in ((by_token[:, :, 0], by_token[:, :, 1]), (by_block[:, 0], by_block[:, 1])):
+        pages.layer.bind_cache({"key": key, "value": value})
+        assert kit.same_bits(pages.forward(sequences, [(0, 0, 50)])[0], plain)
 
 
 def test_nothing_is_compiled_after_the_warm_up(kit: Any) -> None:

@@ -89,8 +89,8 @@ def _fold(source: Any) -> Any:
 
 
 def test_folding_uses_every_lane_in_a_fixed_tree() -> None:
-    lanes = np.random.default_rng(0).normal(size=16).astype(np.float32)
-    tree = lanes
-    while len(tree) > 1:
-        tree = tree[: len(tree) // 2] + tree[len(tree) // 2 :]
-    assert _fold(lanes) == (tree[0], lanes.max())
+    for lanes in np.random.default_rng(0).normal(size=(50, 16)).astype(np.float32):
+        tree = lanes
+        while len(tree) > 1:
+            tree = tree[: len(tree) // 2] + tree[len(tree) // 2 :]
+        assert _fold(lanes) == (tree[0], lanes.max())
