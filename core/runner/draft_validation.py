@@ -79,7 +79,9 @@ def _fault_of_the_whole(drafts: object, num_requests: int, capabilities: Propose
         except TypeError:
             return f"`{field}` is {type(value).__name__}; give one sequence per request"
         if length != num_requests:
-            return f"`{field}` has {length} entries for a batch of {num_requests} requests; give one per request"
+            return (
+                f"`{field}` has {length} entries for a batch of {num_requests} requests; give one per request"
+            )
     return None
 
 
@@ -113,7 +115,9 @@ def _check_probs(probs: object, tokens: list[int], vocab_size: int) -> torch.Ten
     if not tokens:
         return None
     if not isinstance(probs, torch.Tensor):
-        raise _Violation(f"probs is {type(probs).__name__}; give a torch.Tensor [{len(tokens)}, {vocab_size}]")
+        raise _Violation(
+            f"probs is {type(probs).__name__}; give a torch.Tensor [{len(tokens)}, {vocab_size}]"
+        )
     if tuple(probs.shape) != (len(tokens), vocab_size):
         raise _Violation(f"probs has shape {tuple(probs.shape)}; expected [{len(tokens)}, {vocab_size}]")
     rows = probs.detach().to("cpu", torch.float32)
@@ -121,5 +125,7 @@ def _check_probs(probs: object, tokens: list[int], vocab_size: int) -> torch.Ten
         raise _Violation("a row of probs is not a distribution: entries must be >= 0 and sum to 1")
     drawn = rows[torch.arange(len(tokens)), torch.tensor(tokens)]
     if not bool((drawn > 0).all()):
-        raise _Violation("a drafted token has probability 0 in probs: it was not drawn from that distribution")
+        raise _Violation(
+            "a drafted token has probability 0 in probs: it was not drawn from that distribution"
+        )
     return rows

@@ -10,6 +10,7 @@ from ..api import SamplingParams
 from ..engine.core import EngineCore
 from ..engine.request_output import RequestOutput
 from ..entrypoints.llm import LLM
+from ..plugins import PluginManager
 from .spy import Spy
 from .torch_attention import TorchAttentionBackend
 
@@ -28,7 +29,7 @@ class Harness:
         settings: of `LLM`, over these defaults: blocks of 4 tokens, 64 of them, 8 requests, the oracle's attention.
 
     Attributes:
-        llm, core, spy: the engine and what it saw.
+        llm, core, plugins, spy: the engine and what it saw.
         proposer: the plugin instance, or None.
     """
 
@@ -54,6 +55,7 @@ class Harness:
         )
         engine: Any = self.llm._engine
         self.core: EngineCore = engine.core
+        self.plugins: PluginManager = engine.plugins
         self.spy: Spy = engine.plugins.extensions[0].plugin
         self.spy.forwards.clear()  # those of the warm-up, which is no request's
         self.proposer: Any = engine.plugins.proposer.plugin if engine.plugins.proposer else None

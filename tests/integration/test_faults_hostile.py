@@ -62,6 +62,8 @@ def test_odd_but_valid_drafts_are_taken(tiny, plain, mode):
 def test_a_life_cycle_that_raises_is_counted_and_nothing_else(tiny, plain):
     harness = build(tiny, "life_cycle_raises")
     assert harness.tokens(PROMPTS, PARAMS) == plain
+    # Added, ten times advanced, finished; both requests.
+    assert harness.plugins.num_lifecycle_errors["HostileProposer"] == 2 * 12
     assert harness.num_free_blocks == 64
 
 
