@@ -67,12 +67,17 @@ class Harness:
         between_steps: Callable[[EngineCore], object] | None = None,
     ) -> list[RequestOutput]:
         """Complete the prompts in one batch; `between_steps` is called before each step."""
-        step = self.core.step
+        step, num_idle_steps = self.core.step, 0
 
         def observed() -> list[RequestOutput]:
+            nonlocal num_idle_steps
             if between_steps is not None:
                 between_steps(self.core)
-            return step()
+            num_forwards = self.core.stats.num_steps
+            outputs = step()
+            num_idle_steps = 0 if self.core.stats.num_steps > num_forwards else num_idle_steps + 1
+            assert num_idle_steps < 3, "the engine stands still: requests wait, and nothing is scheduled"
+            return outputs
 
         self.core.step = observed  # type: ignore[method-assign]
         try:
