@@ -23,8 +23,8 @@ lint: $(VENV)/lint.stamp ## ruff and mypy
 	$(BIN)/ruff format --check .
 	MYPYPATH=$(VENV)/mypy:$(subst $() $(),:,$(PLUGINS)) $(BIN)/mypy $(PACKAGES:%=-p %)
 
-bench: $(VENV)/core.stamp ## plain decoding against drafting on a file of prompts
-	$(BIN)/outrider bench --model smollm2 --methods plain,ngram
+bench: $(VENV)/core.stamp ## plain decoding against drafting on six prompts
+	$(BIN)/outrider bench --model smollm2 --methods plain,ngram --max-tokens 64 $(ARGS)
 
 format: $(VENV)/lint.stamp ## rewrite the code as `make lint` wants it
 	$(BIN)/ruff check --fix .
