@@ -21,9 +21,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_transformer(tmp_path_factory.mktemp("tiny-model"), tokenizer=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """Compute on one thread: on models this small a second one only waits."""
+    """Compute a module's tests on one thread: on models this small a second one only waits."""
     import numba
     import torch
 

@@ -12,6 +12,8 @@ from outrider.api import DraftRequest, ProposeContext
 from outrider.testing.proposers import SelfProposer
 from outrider.testing.tiny_models import tiny_transformer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
