@@ -32,7 +32,7 @@ def gumbel_noise(
 ) -> npt.NDArray[np.float64]:
     """Return the Gumbel noise `[vocab_size]` that the sampler adds at `position`.
 
-    The sampler itself evaluates it only where it can matter; this is for tests and for drafters that want to see it.
+    The sampler itself evaluates it only where it can matter; this is for tests.
     """
     return np.asarray(gumbel_row(np.uint64(seed), np.uint64(stream), np.uint64(position), vocab_size))
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..api import SamplingParams, SpecDecodeMetadata
+from ..api import SpecDecodeMetadata
 from ..kernels.cpu.sampling import NO_TOKEN, judge_rows, sample_rows
 from .processors import PROCESSORS, LogitsProcessor
 from .sampler import SamplingRows, prepare_logits
@@ -71,7 +71,7 @@ def verify(
         decided[bonuses] = sample_rows(values, bits, packed, bonuses)
     else:
         raise ValueError(f'unknown verification rule {rule!r}; there are "coupled" and "rejection"')
-    return torch.from_numpy(_emit(decided[targets], decided[bonuses], drafts, spec.num_draft_tokens))
+    return torch.from_numpy(_emit(decided[targets], decided[bonuses], drafts, spec))
 
 
 def parse_output(tokens: torch.Tensor, vocab_size: int) -> list[list[int]]:
@@ -83,34 +83,17 @@ def parse_output(tokens: torch.Tensor, vocab_size: int) -> list[list[int]]:
     return parsed
 
 
-def warm_up() -> None:
-    """Compile (or load from numba's cache) everything that `sample` and `verify` will run."""
-    index = torch.zeros(1, dtype=torch.int64)
-    spec = SpecDecodeMetadata(
-        draft_token_ids=index,
-        num_draft_tokens=(1,),
-        cu_num_draft_tokens=torch.ones(1, dtype=torch.int32),
-        logits_indices=torch.arange(2),
-        target_logits_indices=index,
-        bonus_logits_indices=index + 1,
-    )
-    rows = SamplingRows.from_params([SamplingParams(top_k=2, top_p=0.5)] * 2, [0, 0], [0, 1])
-    rules: tuple[Rule, ...] = ("coupled", "rejection")
-    for rule in rules:
-        verify(torch.zeros(2, 4), rows, spec, rule=rule)
-
-
 def _emit(
     judged: npt.NDArray[np.int64],
     bonus: npt.NDArray[np.int64],
     drafts: npt.NDArray[np.int64],
-    num_draft_tokens: Sequence[int],
+    spec: SpecDecodeMetadata,
 ) -> npt.NDArray[np.int64]:
-    emitted = np.full((len(bonus), max(num_draft_tokens, default=0) + 1), NO_TOKEN, np.int64)
+    emitted = np.full((len(bonus), spec.max_spec_len + 1), NO_TOKEN, np.int64)
     # A draft that is no id must not pass for equal to "no token".
     accepted = (judged == drafts) & (drafts >= 0)
     start = 0
-    for i, num_drafts in enumerate(num_draft_tokens):
+    for i, num_drafts in enumerate(spec.num_draft_tokens):
         end = start + num_drafts
         agreed = 0
         while agreed < num_drafts and accepted[start + agreed]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outrider.api import SamplingParams
 from outrider.kernels.cpu.sampling import judge_rows, sample_rows
-from outrider.sampling.rejection_sampler import parse_output, verify, warm_up
+from outrider.sampling.rejection_sampler import parse_output, verify
 from outrider.sampling.sampler import SamplingRows, sample
 from outrider.testing.distribution import assert_distribution, draw
 
@@ -198,8 +198,7 @@ def test_a_broken_row_ends_its_request_there_and_no_other(spec_of, rule):
     assert verified(spec_of, logits, drafts, [GREEDY] * 3, rule) == [[4], [], [4, 4]]
 
 
-def test_after_warm_up_nothing_is_compiled_again(spec_of):
-    warm_up()
+def test_each_kernel_is_compiled_once_whatever_it_is_given(spec_of):
     logits, drafts = random_logits(4), [[1], [2]]
     probs = torch.full((2, VOCAB), 1 / VOCAB)
     for rule in RULES:
