@@ -9,6 +9,7 @@ import pluggy
 
 from ..api import OutriderError, PluginError, ProposerCapabilities
 from .loaded import LoadedPlugin
+from .validation import BACKEND_HOOKS, PROPOSER_HOOKS
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +69,7 @@ class ProposerHooks(_Hooks):
     """The engine's proposer."""
 
     def __init__(self, loaded: LoadedPlugin, manager: pluggy.PluginManager, others: Sequence[object]) -> None:
-        super().__init__(loaded, manager, others, ("capabilities", "load_model", "dummy_run", "propose"))
+        super().__init__(loaded, manager, others, PROPOSER_HOOKS)
         self._propose = self._calls["propose"]
 
     def capabilities(self) -> ProposerCapabilities:
@@ -104,9 +105,7 @@ class BackendHooks(_Hooks):
     """One of the engine's attention backends."""
 
     def __init__(self, loaded: LoadedPlugin, manager: pluggy.PluginManager, others: Sequence[object]) -> None:
-        super().__init__(
-            loaded, manager, others, ("claim_layer", "build_attention_metadata", "build_for_drafting")
-        )
+        super().__init__(loaded, manager, others, BACKEND_HOOKS)
         self._build = self._calls["build_attention_metadata"]
         self._build_for_drafting = self._calls["build_for_drafting"]
 

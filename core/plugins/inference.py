@@ -10,7 +10,7 @@ from ..api import ConfigError
 from ..config import SpeculativeConfig
 from ..config.hints import did_you_mean, listed
 from .discovery import discover
-from .loading import is_dotted
+from .loading import is_dotted, is_file_reference
 
 CUSTOM_CLASS = "custom_class"
 """vLLM's method name for "`model` is the path of a class"."""
@@ -34,7 +34,7 @@ def infer_method(speculative: SpeculativeConfig) -> tuple[str | type[Any], str |
     installed = [info.name for info in discover("proposer")]
     if Path(model).is_dir():
         return _from_checkpoint(Path(model), installed), model
-    if model in installed or model.endswith(".py") or ".py:" in model or is_dotted(model):
+    if model in installed or is_file_reference(model) or is_dotted(model):
         return model, None
     raise ConfigError(
         f"speculative_config: no method is given and model={model!r} does not tell it: it is no installed proposer"

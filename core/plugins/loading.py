@@ -15,7 +15,7 @@ from typing import Any
 from ..api import PluginError
 from ..config.hints import did_you_mean, listed, nearest
 from .discovery import ALLOWED_VARIABLE, GROUPS, Kind, PluginInfo, discover
-from .validation import check_class, subject
+from .validation import check_class, in_words, subject
 
 _NAMES = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _DOTTED = re.compile(rf"{_NAMES}:{_NAMES}|{_NAMES}\.[^\W\d]\w*")
@@ -55,11 +55,16 @@ def find(kind: Kind, reference: str | type[Any]) -> FoundPlugin:
     installed = [info for info in discover(kind) if info.name == reference]
     if installed:
         return _load_installed(installed)
-    if reference.endswith(".py") or ".py:" in reference:
+    if is_file_reference(reference):
         return _load_file(kind, reference)
     if is_dotted(reference):
         return _load_dotted(kind, reference)
     raise PluginError(explain_unknown(kind, reference))
+
+
+def is_file_reference(reference: str) -> bool:
+    """Whether it has the form `./file.py:Class`, or that without the class."""
+    return reference.endswith(".py") or ".py:" in reference
 
 
 def is_dotted(reference: str) -> bool:
@@ -84,13 +89,13 @@ def explain_unknown(kind: Kind, name: str) -> str:
     infos = [examine(info) for info in discover(kind)]
     guess = did_you_mean(name, (info.name for info in infos))
     lines = [
-        f"no {kind.replace('_', ' ')} {name!r} is installed{guess}",
+        f"no {in_words(kind)} {name!r} is installed{guess}",
         f"installed: {listed(_shown(info) for info in infos if info.status != 'broken')}",
         *(f"installed but broken: {_shown(info)}: {info.error}" for info in infos if info.status == "broken"),
     ]
     for other in GROUPS:
         if other != kind and any(info.name == name for info in discover(other)):
-            lines.append(f"{name!r} is installed as {other.replace('_', ' ')}, which is something else")
+            lines.append(f"{name!r} is installed as {in_words(other)}, which is something else")
     lines.append(
         f"if it exists, it is called outrider-{name} by convention: pip install outrider-{name}; "
         "without packaging: ./file.py:Class or package.module:Class"
@@ -115,7 +120,7 @@ def _load_installed(offers: list[PluginInfo]) -> FoundPlugin:
     who = subject(info.kind, info.name, info.shipped_by)
     if len(allowed) > 1:
         raise PluginError(
-            f"{len(allowed)} distributions offer {info.kind.replace('_', ' ')} {info.name!r}: "
+            f"{len(allowed)} distributions offer {in_words(info.kind)} {info.name!r}: "
             f"{' and '.join(each.shipped_by for each in allowed)}; uninstall all but one, or name the wanted "
             f"distribution in the environment variable {ALLOWED_VARIABLE}"
         )
@@ -138,7 +143,7 @@ def _load_dotted(kind: Kind, reference: str) -> FoundPlugin:
 def _load_file(kind: Kind, reference: str) -> FoundPlugin:
     file_name, _, attribute = reference.rpartition(":") if ".py:" in reference else (reference, "", "")
     path = Path(file_name).expanduser()
-    who = f"{kind.replace('_', ' ')} {reference!r}"
+    who = f"{in_words(kind)} {reference!r}"
     if not path.is_file():
         near = (
             nearest(path.name, (p.name for p in path.parent.glob("*.py"))) if path.parent.is_dir() else None

@@ -13,8 +13,6 @@ from ..config.hints import did_you_mean, listed
 from ..config.settings import describe
 from .loading import FoundPlugin
 
-_HANDED_DOWN = ("model", "num_speculative_tokens")
-
 
 def proposer_options(found: FoundPlugin, speculative: SpeculativeConfig, model: str | None) -> dict[str, Any]:
     """The values for a proposer's `Options`: its own keys, and those of the core's that it has a field for.
@@ -30,7 +28,7 @@ def proposer_options(found: FoundPlugin, speculative: SpeculativeConfig, model: 
         raise ConfigError(f"{found.subject} takes no model, but model={model!r} is given; leave it out")
     core = {"model": model, "num_speculative_tokens": speculative.num_speculative_tokens}
     return {
-        **{key: core[key] for key in _HANDED_DOWN if key in fields and core[key] is not None},
+        **{key: value for key, value in core.items() if key in fields and value is not None},
         **speculative.options,
     }
 

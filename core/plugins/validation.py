@@ -34,9 +34,14 @@ _OWN_HOOKS: Mapping[Kind, tuple[str, ...]] = {
 }
 
 
+def in_words(kind: Kind) -> str:
+    """The kind in words."""
+    return kind.replace("_", " ")
+
+
 def subject(kind: Kind, name: str, shipped_by: str) -> str:
     """How messages call a plugin, such as "attention backend 'fast' (outrider-fast 1.0)"."""
-    return f"{kind.replace('_', ' ')} {name!r} ({shipped_by})"
+    return f"{in_words(kind)} {name!r} ({shipped_by})"
 
 
 def check_class(candidate: object, kind: Kind, who: str) -> type[Any]:
@@ -66,7 +71,9 @@ def check_class(candidate: object, kind: Kind, who: str) -> type[Any]:
             )
     for hook in REQUIRED_HOOKS[kind]:
         if hook not in implemented:
-            raise PluginError(f"{who} does not implement the hook {hook!r}, which every {_plain(kind)} needs")
+            raise PluginError(
+                f"{who} does not implement the hook {hook!r}, which every {in_words(kind)} needs"
+            )
     options_model = getattr(candidate, "Options", None)
     if options_model is not None and not (
         isinstance(options_model, type) and issubclass(options_model, BaseModel)
@@ -113,7 +120,7 @@ def _check_hook(
     if hook not in _OWN_HOOKS[kind]:
         owner: Kind = "proposer" if hook in PROPOSER_HOOKS else "attention_backend"
         raise PluginError(
-            f"{who} implements {hook!r}, which is only asked of every {_plain(owner)}; put it into a class of its own "
+            f"{who} implements {hook!r}, which is only asked of every {in_words(owner)}; put it into a class of its own "
             f"and offer that in the entry-point group {GROUPS[owner]!r}, or as an extension"
         )
     if options["hookwrapper"]:
@@ -148,7 +155,3 @@ def _function(candidate: type[Any], attribute: str) -> FunctionType:
     function = inspect.unwrap(getattr(found, "__func__", found))
     assert isinstance(function, FunctionType)  # nothing else can carry pluggy's marker options
     return function
-
-
-def _plain(kind: Kind) -> str:
-    return kind.replace("_", " ")
