@@ -91,7 +91,8 @@ class KVCacheManager:
         """
         if not self._enable_prefix_caching:
             return
-        num_full_blocks = min(num_tokens, request.num_tokens) // self.block_size
+        # A request that waits owns no block, whatever prefix of it was found last.
+        num_full_blocks = min(min(num_tokens, request.num_tokens) // self.block_size, len(request.block_ids))
         if num_full_blocks <= request.num_hashed_blocks:
             return
         self._hash_blocks(request, num_full_blocks)

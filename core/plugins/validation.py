@@ -120,7 +120,7 @@ def _check_hook(
     if hook not in _OWN_HOOKS[kind]:
         owner: Kind = "proposer" if hook in PROPOSER_HOOKS else "attention_backend"
         raise PluginError(
-            f"{who} implements {hook!r}, which is only asked of every {in_words(owner)}; put it into a class of its own "
+            f"{who} implements {hook!r}, which is only asked of every {in_words(owner)}; put it in a class of its own "
             f"and offer that in the entry-point group {GROUPS[owner]!r}, or as an extension"
         )
     if options["hookwrapper"]:
