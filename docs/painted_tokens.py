@@ -15,7 +15,7 @@ from rich.text import Text
 from outrider import LLM, SamplingParams
 from outrider.entrypoints.generate import stats_line
 from outrider.entrypoints.painting import TokenPainter, legend
-from outrider.entrypoints.prompts import tokenize_conversation
+from outrider.entrypoints.prompts import user_turn
 
 COMMAND = "$ outrider generate --model smollm2 --method ngram --option prompt_lookup_min=2 --show-drafts"
 QUESTION = "Write a Python class Stack with push, pop and peek, then an example that uses it."
@@ -26,12 +26,11 @@ def main(question: str = QUESTION) -> None:
     console = Console(record=True, width=104, file=StringIO(), force_terminal=True, highlight=False)
     console.print(Text(f'{COMMAND} \\\n    "{question}"\n'))
     with LLM("smollm2", speculative_config={"method": "ngram", "prompt_lookup_min": 2}) as llm:
-        prompt = tokenize_conversation([{"role": "user", "content": question}], llm.get_tokenizer())
         painter = TokenPainter(llm.get_tokenizer())
         painted = Text()
         start = time.perf_counter()
         for output in llm.stream(
-            {"prompt_token_ids": prompt.token_ids}, SamplingParams(temperature=0.0, max_tokens=200)
+            user_turn(question, llm.get_tokenizer()), SamplingParams(temperature=0.0, max_tokens=200)
         ):
             painted.append_text(painter.paint(output.outputs[0]))
         console.print(painted, "\n")

@@ -19,7 +19,7 @@ from ..metrics.stats import EngineStats
 from .flags import parse_option
 from .llm import LLM, Prompt
 from .prompt_files import FilePrompt
-from .prompts import has_chat_template, tokenize_conversation
+from .prompts import has_chat_template, user_turn
 
 PLAIN = "plain"
 """The method that drafts nothing; every other one is compared with it."""
@@ -191,5 +191,4 @@ def _prompts(llm: LLM, batch: Sequence[FilePrompt]) -> list[Prompt]:
     tokenizer: Any = llm.get_tokenizer()
     if not has_chat_template(tokenizer):
         return [prompt.text for prompt in batch]
-    rendered = (tokenize_conversation([{"role": "user", "content": p.text}], tokenizer) for p in batch)
-    return [{"prompt": one.text, "prompt_token_ids": one.token_ids} for one in rendered]
+    return [user_turn(prompt.text, tokenizer) for prompt in batch]

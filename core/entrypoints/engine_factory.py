@@ -37,12 +37,9 @@ from ..runner.warm_up import warm_up
 class Engine:
     """A running engine and what it was built from."""
 
-    config: EngineConfig
     core: EngineCore
     loaded: LoadedModel
     plugins: PluginManager
-    runner: ModelRunner
-    stats: EngineStats
     log_line: PeriodicLogLine
 
 
@@ -96,7 +93,7 @@ def build_engine(config: EngineConfig) -> Engine:
     )
     method = None if plugins.proposer is None else plugins.proposer.name
     export_stats(stats, method or "none", REGISTRY)
-    return Engine(config, core, loaded, plugins, runner, stats, PeriodicLogLine(stats, method))
+    return Engine(core, loaded, plugins, PeriodicLogLine(stats, method))
 
 
 def _load_proposer(

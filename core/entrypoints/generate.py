@@ -17,7 +17,7 @@ from ..metrics.stats import SpecDecodeStats
 from .compare import describe_difference
 from .llm import LLM, Prompt
 from .painting import TokenPainter, legend
-from .prompts import has_chat_template, tokenize_conversation
+from .prompts import has_chat_template, user_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,7 @@ class GenerateCommand:
             raise ConfigError(f"model {self._config.model.model!r} has no chat template; leave out --chat")
         if self._chat is False or not available:
             return text
-        rendered = tokenize_conversation([{"role": "user", "content": text}], tokenizer)
-        return {"prompt": rendered.text, "prompt_token_ids": rendered.token_ids}
+        return user_turn(text, tokenizer)
 
     def _compare_with_plain(self, answers: Sequence[Answer]) -> int:
         assert self._config.speculative is not None

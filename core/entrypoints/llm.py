@@ -79,7 +79,7 @@ class LLM:
     @property
     def stats(self) -> EngineStats:
         """What the engine has counted since it was built."""
-        return self.engine.stats
+        return self.engine.core.stats
 
     @property
     def max_model_len(self) -> int:

@@ -63,6 +63,12 @@ def tokenize_conversation(messages: Sequence[Message], tokenizer: Any) -> Tokeni
     return TokenizedPrompt(text, _encode(text, tokenizer, add_special_tokens=False))
 
 
+def user_turn(text: str, tokenizer: Any) -> dict[str, Any]:
+    """What `LLM.generate` takes for a conversation that a user opens with `text`; see `tokenize_conversation`."""
+    rendered = tokenize_conversation([{"role": "user", "content": text}], tokenizer)
+    return {"prompt": rendered.text, "prompt_token_ids": rendered.token_ids}
+
+
 def has_chat_template(tokenizer: Any) -> bool:
     """Whether `tokenize_conversation` can work with this tokenizer."""
     return bool(getattr(tokenizer, "chat_template", None))

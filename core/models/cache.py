@@ -33,11 +33,6 @@ class CachePlan:
     state_bytes: int
     prefix_caching: bool
 
-    @property
-    def total_bytes(self) -> int:
-        """Memory of all caches."""
-        return self.num_blocks * self.bytes_per_block + self.state_bytes
-
 
 def plan_caches(
     layers: Sequence[RoutedLayer],

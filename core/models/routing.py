@@ -10,13 +10,10 @@ from typing import Any, Protocol
 import torch
 
 from ..api import AttentionLayer, AttentionShape, LayerInfo, ModelError, PluginError
+from ..plugins import GROUPS
 from .attention_interface import ATTENTION_IMPLEMENTATION, bound
 from .discovery import discover_attention
 from .hidden_states import HiddenStateCapture
-
-__all__ = ["ATTENTION_IMPLEMENTATION", "Backend", "HiddenStateCapture", "RoutedLayer", "RoutedModel"]
-
-_BACKEND_GROUP = "outrider.attention_backends"
 
 
 class Backend(Protocol):
@@ -191,8 +188,8 @@ def _nobody_claims(info: LayerInfo, shape: AttentionShape, backends: Sequence[Ba
     ]
     head = f"no attention backend can compute layer {info.name!r} ({type(info.module).__name__}: {'; '.join(facts)})"
     cure = (
-        f"Install a distribution that offers one in the entry point group {_BACKEND_GROUP!r} (by convention named"
-        " `outrider-<backend>`); `outrider plugins` lists what is installed"
+        f"Install a distribution that offers one in the entry-point group {GROUPS['attention_backend']!r} (by"
+        " convention named `outrider-<backend>`); `outrider plugins` lists what is installed"
     )
     return f"{head}. Asked: {_listed(backends)}. {cure}"
 

@@ -11,7 +11,8 @@ import torch
 
 from ..api import SpecDecodeMetadata
 from ..engine.outputs import DraftTokenIds, ModelRunnerOutput, SchedulerOutput
-from ..models.routing import HiddenStateCapture, RoutedModel
+from ..models.hidden_states import HiddenStateCapture
+from ..models.routing import RoutedModel
 from ..plugins import BackendHooks
 from ..sampling.rejection_sampler import parse_output, verify
 from .drafting import Drafting, FinishedForward

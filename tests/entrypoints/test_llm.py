@@ -221,7 +221,7 @@ def test_an_interruption_ends_what_ran_and_nothing_else(
 
 def test_an_interrupted_forward_leaves_a_usable_object(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     good = answers(llm.generate(["hello", "abc"], GREEDY, use_tqdm=False))
-    execute = llm.engine.runner.execute
+    execute = llm.engine.core.runner.execute
     calls = iter([False, False, True])
 
     def interrupted(plan: Any) -> Any:
@@ -230,7 +230,7 @@ def test_an_interrupted_forward_leaves_a_usable_object(llm: LLM, monkeypatch: py
         return execute(plan)
 
     with monkeypatch.context() as patch:
-        patch.setattr(llm.engine.runner, "execute", interrupted)
+        patch.setattr(llm.engine.core.runner, "execute", interrupted)
         with pytest.raises(KeyboardInterrupt):
             llm.generate(["hello", "abc"], GREEDY, use_tqdm=False)
     assert answers(llm.generate(["hello", "abc"], GREEDY, use_tqdm=False)) == good
