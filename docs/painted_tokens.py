@@ -17,15 +17,15 @@ from outrider.entrypoints.generate import stats_line
 from outrider.entrypoints.painting import TokenPainter, legend
 from outrider.entrypoints.prompts import user_turn
 
-COMMAND = "$ outrider generate --model smollm2 --method ngram --option prompt_lookup_min=2 --show-drafts"
+COMMAND = "$ outrider generate --model smollm2 --method ngram --show-drafts"
 QUESTION = "Write a Python class Stack with push, pop and peek, then an example that uses it."
 
 
 def main(question: str = QUESTION) -> None:
     """Generate, record, write."""
-    console = Console(record=True, width=104, file=StringIO(), force_terminal=True, highlight=False)
+    console = Console(record=True, width=96, file=StringIO(), force_terminal=True, highlight=False)
     console.print(Text(f'{COMMAND} \\\n    "{question}"\n'))
-    with LLM("smollm2", speculative_config={"method": "ngram", "prompt_lookup_min": 2}) as llm:
+    with LLM("smollm2", speculative_config={"method": "ngram"}) as llm:
         painter = TokenPainter(llm.get_tokenizer())
         painted = Text()
         start = time.perf_counter()
