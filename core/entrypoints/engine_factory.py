@@ -82,6 +82,11 @@ def build_engine(config: EngineConfig) -> Engine:
         extra_rows = capabilities.draft_slots * config.scheduler.max_num_seqs
         plugins.proposer.dummy_run(config.scheduler.max_num_batched_tokens + extra_rows)
     stats = EngineStats()
+
+    def count_plugin_error() -> None:
+        stats.num_plugin_errors += 1
+
+    plugins.tell_lifecycle_errors(count_plugin_error)
     core = EngineCore(
         scheduler,
         runner,

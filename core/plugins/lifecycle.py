@@ -22,10 +22,12 @@ class LifecycleGuard:
 
     Attributes:
         num_errors: exceptions so far, by plugin name.
+        on_error: called at each of them, under either policy.
     """
 
     def __init__(self, policy: Literal["skip", "raise"]) -> None:
         self.num_errors: Counter[str] = Counter()
+        self.on_error: Callable[[], None] = lambda: None
         self._policy = policy
         self._logged: set[tuple[str, str, str]] = set()
 
@@ -81,6 +83,7 @@ class LifecycleGuard:
 
     def _failed(self, loaded: LoadedPlugin, hook: str, error: Exception) -> None:
         self.num_errors[loaded.name] += 1
+        self.on_error()
         message = f"{hook} raised {type(error).__name__}: {error}"
         if self._policy == "raise":
             if loaded.kind == "proposer":

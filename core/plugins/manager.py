@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +90,10 @@ class PluginManager:
     def num_lifecycle_errors(self) -> Mapping[str, int]:
         """Exceptions that life-cycle hooks raised so far, by plugin name."""
         return self._guard.num_errors
+
+    def tell_lifecycle_errors(self, listener: Callable[[], None]) -> None:
+        """Call `listener` at each exception that a life-cycle hook raises from now on."""
+        self._guard.on_error = listener
 
     def request_added(
         self, request_id: str, token_ids: Sequence[int], sampling_params: SamplingParams

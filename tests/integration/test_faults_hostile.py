@@ -64,6 +64,7 @@ def test_a_life_cycle_that_raises_is_counted_and_nothing_else(tiny, plain):
     assert harness.tokens(PROMPTS, PARAMS) == plain
     # Added, ten times advanced, finished; both requests.
     assert harness.plugins.num_lifecycle_errors["HostileProposer"] == 2 * 12
+    assert harness.core.stats.num_plugin_errors == 2 * 12
     assert harness.num_free_blocks == 64
 
 
