@@ -137,12 +137,12 @@ class LLM:
         ends the request. Several streams, and `generate`, may be under way at once.
         """
         request_id = str(next(self._ids))
-        refused = self._submit(request_id, prompt, self._tokenize, sampling_params or SamplingParams())
-        if refused is not None:
-            yield refused
-            return
-        mailbox = self._mailboxes[request_id]
         try:
+            refused = self._submit(request_id, prompt, self._tokenize, sampling_params or SamplingParams())
+            if refused is not None:
+                yield refused
+                return
+            mailbox = self._mailboxes[request_id]
             while True:
                 while not mailbox:
                     self._step()
@@ -232,6 +232,8 @@ class LLM:
 
     def _step(self) -> None:
         core = self.engine.core
+        if not core.has_unfinished_requests():
+            raise RuntimeError("an output is waited for, but no request is unfinished")
         try:
             outputs = core.step()
             core.post_step()

@@ -211,11 +211,11 @@ def test_an_interruption_ends_what_ran_and_nothing_else(
         Interrupting.calls_to_go = 3
         with pytest.raises(KeyboardInterrupt):
             other.generate(["hello", "abc"], GREEDY, use_tqdm=False)
+        assert other.engine.core.scheduler.kv_cache.num_free_blocks == 64
         last = list(stream)[-1]
         assert (last.finished, last.outputs[0].finish_reason) == (True, "error")
         assert last.error is not None
         assert "KeyboardInterrupt" in last.error
-        assert other.engine.core.scheduler.kv_cache.num_free_blocks == 64
         assert answers(other.generate(["hello", "abc"], GREEDY, use_tqdm=False)) == good
 
 
@@ -234,6 +234,19 @@ def test_an_interrupted_forward_leaves_a_usable_object(llm: LLM, monkeypatch: py
         with pytest.raises(KeyboardInterrupt):
             llm.generate(["hello", "abc"], GREEDY, use_tqdm=False)
     assert answers(llm.generate(["hello", "abc"], GREEDY, use_tqdm=False)) == good
+
+
+def test_an_interruption_between_two_prompts_ends_the_first(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: Any, **keywords: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.get_tokenizer(), "encode", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate([{"prompt_token_ids": [1, 2]}, "hello"], GREEDY, use_tqdm=False)
+    assert not llm.engine.core.has_unfinished_requests()
 
 
 def test_metrics_tell_what_drafting_did(llm: LLM, tiny: Path, backend: str) -> None:
