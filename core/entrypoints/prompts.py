@@ -89,6 +89,12 @@ def _encode(text: str, tokenizer: Any, *, add_special_tokens: bool) -> list[int]
 def _integers(values: Any) -> list[int]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise RequestError(f"prompt_token_ids {_shown(values)}: expected a sequence of token ids")
+    try:
+        values = list(values)
+    except Exception as error:  # an array without dimensions, or an iterator that fails
+        raise RequestError(
+            f"prompt_token_ids {_shown(values)}: expected a sequence of token ids ({error})"
+        ) from error
     token_ids = []
     for index, value in enumerate(values):
         try:

@@ -31,6 +31,8 @@ class InputBatch:
         self.block_size = block_size
         self.row_of: dict[str, int] = {}
         self.token_ids = np.zeros((max_num_seqs, max_len), np.int32)
+        # What proposers see: numpy's "read-only" does not hold, `torch.from_numpy` for one gives a tensor to write to.
+        self._shown_token_ids = np.zeros_like(self.token_ids)
         self.num_tokens = np.zeros(max_num_seqs, np.int32)
         self.num_prompt_tokens = np.zeros(max_num_seqs, np.int32)
         self.num_computed_tokens = np.zeros(max_num_seqs, np.int32)
@@ -54,6 +56,7 @@ class InputBatch:
         self.row_of[request.request_id] = row
         tokens = len(request.token_ids)
         self.token_ids[row, :tokens] = request.token_ids
+        self._shown_token_ids[row, :tokens] = request.token_ids
         self.num_tokens[row] = tokens
         self.num_prompt_tokens[row] = request.num_prompt_tokens
         self.num_computed_tokens[row] = request.num_computed_tokens
@@ -64,7 +67,7 @@ class InputBatch:
         self.num_proposed_tokens[row] = 0
         params = request.sampling_params
         self.temperature[row] = params.temperature
-        self.top_k[row] = max(params.top_k, 0)
+        self.top_k[row] = min(max(params.top_k, 0), np.iinfo(np.int32).max)
         self.top_p[row] = params.top_p
         self.min_p[row] = params.min_p
         self.seed[row] = request.seed
@@ -94,11 +97,12 @@ class InputBatch:
         # A request that ends at the length limit may be handed one token more than its row holds.
         kept = tokens[: self.token_ids.shape[1] - end]
         self.token_ids[row, end : end + len(kept)] = kept
+        self._shown_token_ids[row, end : end + len(kept)] = kept
         self.num_tokens[row] += len(kept)
 
     def view(self, row: int) -> npt.NDArray[np.int32]:
-        """Read-only view of the committed tokens, `[num_tokens]`."""
-        tokens = self.token_ids[row, : self.num_tokens[row]]
+        """View of a copy of the committed tokens, `[num_tokens]`: whatever is done to it, no forward reads it."""
+        tokens = self._shown_token_ids[row, : self.num_tokens[row]]
         tokens.flags.writeable = False
         return tokens
 

@@ -3,11 +3,18 @@
 import logging
 
 import pytest
+import torch
 
 from outrider import SamplingParams, hookimpl
 from outrider.api import DraftTokens, PluginError, ProposerError
 from outrider.testing.harness import Harness
-from outrider.testing.proposers import HARMLESS_MODES, HOSTILE_MODES, HostileProposer, OracleProposer
+from outrider.testing.proposers import (
+    HARMLESS_MODES,
+    HOSTILE_MODES,
+    HostileProposer,
+    OracleProposer,
+    RandomProposer,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -96,3 +103,19 @@ def test_other_requests_keep_their_drafts(tiny, plain):
 def test_an_unknown_mode_is_a_configuration_error(tiny):
     with pytest.raises((PluginError, ValueError), match="unknown mode"):
         build(tiny, "polite")
+
+
+class WritingProposer(RandomProposer):
+    """Writes to the token ids that it may only read, by ways that numpy's flag does not close."""
+
+    @hookimpl
+    def propose(self, context):
+        for request in context.requests:
+            torch.from_numpy(request.token_ids).zero_()
+            request.token_ids.base[:] = 1
+        return super().propose(context)
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+def test_no_forward_reads_what_a_proposer_can_write_to(tiny, plain):
+    assert Harness(tiny, WritingProposer).tokens(PROMPTS, PARAMS) == plain

@@ -87,3 +87,10 @@ def test_a_request_beyond_the_drafters_context_goes_on_undrafted_and_the_others_
         assert len(seen.token_ids) + seen.draft_budget <= max(16, len(seen.token_ids))
     # Request-steps at 17 or more tokens (21 for the first), without the one behind which only one token is left.
     assert harness.llm.stats.num_skipped_drafts["max_positions"] == (29 - 1) + (17 - 1) + (27 - 1)
+
+
+def test_a_top_k_beyond_any_vocabulary_keeps_all_of_it(tiny):
+    sampled = SamplingParams(temperature=1.0, seed=5, max_tokens=8)
+    huge = sampled.model_copy(update={"top_k": 10**12})
+    once, again = Harness(tiny).tokens([[1, 2, 3], [1, 2, 3]], [sampled, huge])
+    assert once == again
