@@ -35,3 +35,11 @@ class ProposerError(PluginError):
         super().__init__(f"proposer {plugin!r} ({distribution}): {message}")
         self.plugin = plugin
         self.distribution = distribution
+
+
+def describe_exception(error: BaseException) -> str:
+    """`Type: text` of an exception that a plugin raised; its own `__str__` may raise, too."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__} (its text cannot be read)"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from ..api import OutriderError, PluginError, ProposerCapabilities
+from ..api.errors import describe_exception
 from .loaded import LoadedPlugin
 from .validation import BACKEND_HOOKS, PROPOSER_HOOKS
 
@@ -60,9 +61,7 @@ class _Hooks:
         except OutriderError:
             raise
         except Exception as error:
-            raise PluginError(
-                f"{self._loaded.subject}: {hook} raised {type(error).__name__}: {error}"
-            ) from error
+            raise PluginError(f"{self._loaded.subject}: {hook} raised {describe_exception(error)}") from error
 
 
 class ProposerHooks(_Hooks):

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pluggy
 
 from ..api import PluginError, ProposerError
+from ..api.errors import describe_exception
 from ..hookspecs import hookimpl
 from .loaded import LoadedPlugin
 from .validation import LIFECYCLE_HOOKS, hook_methods
@@ -84,7 +85,7 @@ class LifecycleGuard:
     def _failed(self, loaded: LoadedPlugin, hook: str, error: Exception) -> None:
         self.num_errors[loaded.name] += 1
         self.on_error()
-        message = f"{hook} raised {type(error).__name__}: {error}"
+        message = f"{hook} raised {describe_exception(error)}"
         if self._policy == "raise":
             if loaded.kind == "proposer":
                 raise ProposerError(message, plugin=loaded.name, distribution=loaded.distribution) from error

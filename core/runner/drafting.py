@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from ..api import DraftRequest, ProposeContext, ProposerCapabilities, ProposerError
+from ..api.errors import describe_exception
 from ..engine.outputs import DraftTokenIds
 from ..plugins import ProposerHooks
 from .draft_validation import validate_drafts
@@ -85,7 +86,7 @@ class Drafting:
             valid = validate_drafts(answer, context.requests, self.capabilities, self._vocab_size)
         except Exception as error:
             # Whatever a plugin raises, the requests go on; only the policy `raise` lets it out.
-            self._report(f"propose raised {type(error).__name__}: {error}", cause=error)
+            self._report(f"propose raised {describe_exception(error)}", cause=error)
             return DraftTokenIds(num_errors=1)
         for message in valid.errors:
             self._report(message)

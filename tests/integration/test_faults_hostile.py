@@ -75,6 +75,29 @@ def test_a_life_cycle_that_raises_is_counted_and_nothing_else(tiny, plain):
     assert harness.num_free_blocks == 64
 
 
+class Unprintable(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+class RaisesUnprintable:
+    outrider_api = 1
+
+    @hookimpl
+    def propose(self):
+        raise Unprintable
+
+    @hookimpl
+    def tokens_committed(self):
+        raise Unprintable
+
+
+def test_an_exception_without_a_text_is_an_error_like_any_other(tiny, plain):
+    harness = Harness(tiny, RaisesUnprintable)
+    assert harness.tokens(PROMPTS, PARAMS) == plain
+    assert harness.core.stats.num_plugin_errors > 0
+
+
 class HalfBad(HostileProposer):
     """Right for every request but the first."""
 
