@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ..api import PluginError
+from ..api.errors import describe_exception
 from ..config.hints import did_you_mean, listed, nearest
 from .discovery import ALLOWED_VARIABLE, GROUPS, Kind, PluginInfo, discover
 from .validation import check_class, in_words, subject
@@ -161,7 +162,7 @@ def _load_file(kind: Kind, reference: str) -> FoundPlugin:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise PluginError(f"{who} cannot be imported: {_told(error)}") from error
+        raise PluginError(f"{who} cannot be imported: {describe_exception(error)}") from error
     if not attribute:
         raise PluginError(f"{who} does not say which class; write {file_name}:Class ({_classes(module)})")
     name, where = attribute.rpartition(".")[2], f"file {file_name}"
@@ -177,7 +178,7 @@ def _import(module_name: str, who: str, hint: str = "") -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever a stranger's module does at import
-        raise PluginError(f"{who} cannot be imported: {_told(error)}{hint}") from error
+        raise PluginError(f"{who} cannot be imported: {describe_exception(error)}{hint}") from error
 
 
 def _attribute(module: ModuleType, attribute: str, who: str) -> object:
@@ -199,7 +200,3 @@ def _classes(module: ModuleType) -> str:
         for name, value in vars(module).items()
         if isinstance(value, type) and hasattr(value, "outrider_api")
     )
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from ..api import ConfigError, PluginError
+from ..api.errors import describe_exception
 from ..config import SpeculativeConfig
 from ..config.hints import did_you_mean, listed
 from ..config.settings import describe
@@ -48,9 +49,7 @@ def instantiate(found: FoundPlugin, values: Mapping[str, Any], core_keys: Iterab
     try:
         return found.plugin_class() if options is None else found.plugin_class(options)
     except Exception as error:
-        raise PluginError(
-            f"{found.subject}: its constructor raised {type(error).__name__}: {error}"
-        ) from error
+        raise PluginError(f"{found.subject}: its constructor raised {describe_exception(error)}") from error
 
 
 def option_names(plugin_class: type[Any]) -> frozenset[str]:

@@ -40,11 +40,11 @@ def validate_drafts(
 
     A fault of the answer as a whole (its type, its length) drops every draft of the step.
     """
-    empty = ValidDrafts([[] for _ in requests], [None] * len(requests), [])
+    valid = ValidDrafts([[] for _ in requests], [None] * len(requests), [])
     whole = _fault_of_the_whole(drafts, len(requests), capabilities)
     if whole is not None:
-        empty.errors.append(whole)
-        return empty
+        valid.errors.append(whole)
+        return valid
     assert isinstance(drafts, DraftTokens)
     for i, request in enumerate(requests):
         try:
@@ -52,12 +52,12 @@ def validate_drafts(
             if drafts.confidence is not None:
                 _check_confidence(drafts.confidence[i], len(tokens))
             if drafts.probs is not None:
-                empty.probs[i] = _check_probs(drafts.probs[i], tokens, vocab_size)
+                valid.probs[i] = _check_probs(drafts.probs[i], tokens, vocab_size)
         except _Violation as violation:
-            empty.errors.append(f"request {request.request_id!r}: {violation}")
+            valid.errors.append(f"request {request.request_id!r}: {violation}")
         else:
-            empty.token_ids[i] = tokens
-    return empty
+            valid.token_ids[i] = tokens
+    return valid
 
 
 def _fault_of_the_whole(drafts: object, num_requests: int, capabilities: ProposerCapabilities) -> str | None:

@@ -18,7 +18,7 @@ from ..engine.outputs import DraftTokenIds
 from ..plugins import ProposerHooks
 from .draft_validation import validate_drafts
 from .input_batch import InputBatch
-from .metadata import FlatRows, build_common_metadata
+from .metadata import FlatRows, describe_batch_rows
 from .sampling_rows import sample_for
 
 logger = logging.getLogger(__name__)
@@ -129,23 +129,13 @@ class Drafting:
         index = torch.as_tensor(
             np.arange(len(rows.positions)) + shift[rows.request_of_row], device=self._device
         )
-        attention = None
-        if self.capabilities.own_kv:
-            attention = build_common_metadata(
-                rows,
-                batch.block_table[batch_rows],
-                batch.block_size,
-                batch.state_slots[batch_rows],
-                batch.num_accepted_tokens[batch_rows],
-                self._device,
-            )
         hidden = forward.hidden_states
         return ProposeContext(
             requests=requests,
             row_start_loc=rows.query_start_loc,
             hidden_states=None if hidden is None else hidden[index],
             aux_hidden_states=[aux[index] for aux in forward.aux_hidden_states],
-            attention=attention,
+            attention=describe_batch_rows(batch, rows, self._device) if self.capabilities.own_kv else None,
             sample=partial(sample_for, batch, batch_rows),
         )
 

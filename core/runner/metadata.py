@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from ..api import CommonAttentionMetadata, SpecDecodeMetadata
+from .input_batch import InputBatch
 
 IntArray = npt.NDArray[np.integer]
 
@@ -72,6 +73,18 @@ def build_spec_decode_metadata(
         logits_indices=tensor(logits_indices),
         target_logits_indices=tensor(np.flatnonzero(judges_draft)),
         bonus_logits_indices=tensor(bonus),
+    )
+
+
+def describe_batch_rows(batch: InputBatch, rows: FlatRows, device: torch.device) -> CommonAttentionMetadata:
+    """`build_common_metadata` for rows of requests that `batch` holds."""
+    return build_common_metadata(
+        rows,
+        batch.block_table[rows.batch_rows],
+        batch.block_size,
+        batch.state_slots[rows.batch_rows],
+        batch.num_accepted_tokens[rows.batch_rows],
+        device,
     )
 
 

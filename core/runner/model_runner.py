@@ -17,7 +17,7 @@ from ..plugins import BackendHooks
 from ..sampling.rejection_sampler import parse_output, verify
 from .drafting import Drafting, FinishedForward
 from .input_batch import InputBatch
-from .metadata import FlatRows, build_common_metadata, build_spec_decode_metadata
+from .metadata import FlatRows, build_spec_decode_metadata, describe_batch_rows
 from .sampling_rows import sampling_rows
 
 
@@ -104,14 +104,7 @@ class ModelRunner:
     def _run_target(self, step: _Step) -> torch.Tensor:
         """Return the logits `[ΣD + B, V]` of the rows that judge a draft or give a bonus token."""
         batch, rows = self._batch, step.rows
-        common = build_common_metadata(
-            rows,
-            batch.block_table[rows.batch_rows],
-            batch.block_size,
-            batch.state_slots[rows.batch_rows],
-            batch.num_accepted_tokens[rows.batch_rows],
-            self._device,
-        )
+        common = describe_batch_rows(batch, rows, self._device)
         metadata = {
             backend.name: backend.build_attention_metadata(common, step.spec) for backend in self._backends
         }

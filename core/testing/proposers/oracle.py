@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ...api import DraftRequest, DraftTokens, ProposeContext, ProposerCapabilities, TargetModel
+from ...api import DraftRequest, DraftTokens, ProposeContext, TargetModel
 from ...hookspecs import hookimpl
 
 
@@ -32,11 +32,6 @@ class OracleProposer:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._vocab_size = 0
-
-    @hookimpl
-    def capabilities(self) -> ProposerCapabilities:
-        """Nothing is needed."""
-        return ProposerCapabilities()
 
     @hookimpl
     def load_model(self, target: TargetModel) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from ...api import DraftTokens, ProposeContext, ProposerCapabilities, TargetModel
+from ...api import DraftTokens, ProposeContext, TargetModel
 from ...hookspecs import hookimpl
 
 
@@ -24,11 +24,6 @@ class RandomProposer:
     def __init__(self, options: Options) -> None:
         self._random = np.random.default_rng(options.seed)
         self._vocab_size = 0
-
-    @hookimpl
-    def capabilities(self) -> ProposerCapabilities:
-        """Nothing is needed."""
-        return ProposerCapabilities()
 
     @hookimpl
     def load_model(self, target: TargetModel) -> None:
