@@ -156,6 +156,7 @@ class EngineCore:
         ]
         self._count_requests()
         self.stats.num_steps += 1
+        self.stats.model_seconds += result.model_seconds
         self.stats.verify_seconds += after - before
         self.stats.other_seconds += before - begin + self._clock() - after
         return outputs

@@ -75,10 +75,12 @@ class ModelRunnerOutput:
         sampled_token_ids: tokens to commit per scheduled request, in order: accepted drafts, then one recovered or
             bonus token. A request is absent while its prompt is unfinished.
         errors: requests that cannot go on, and why; the others are not concerned.
+        model_seconds: spent inside the target; laying out the step and deciding its tokens do not count.
     """
 
     sampled_token_ids: Mapping[str, Sequence[int]]
     errors: Mapping[str, str] = field(default_factory=dict)
+    model_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from rich.text import Text
 from ..api import ConfigError, SamplingParams
 from ..config import EngineConfig
 from .bench import Benchmark, parse_methods
-from .bench_report import as_json, footnotes, summarize, table
+from .bench_report import as_json, footnotes, summarize, table, time_table
 from .prompt_files import BUILT_IN_PROMPTS, limit_per_category, read_prompts
 
 
@@ -50,6 +50,8 @@ def run_bench_command(
     title = f"{config.model.model}: {len(prompts)} prompts, batch size {batch_size}, {repeats} repeats"
     out = Console(highlight=False)
     out.print(table(summaries, title))
+    out.print()
+    out.print(time_table(summaries))
     for line in footnotes(summaries):
         out.print(Text(line), soft_wrap=True)
     if json_file is not None:

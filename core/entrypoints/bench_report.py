@@ -33,7 +33,9 @@ class MethodSummary:
 
     Attributes:
         num_tokens: output tokens of all runs.
-        seconds: of all runs; draft, verify and other are its parts.
+        seconds: of all runs, the sum of model (inside the target), runner (laying out steps, sampling, verification),
+            draft (in the proposer) and other (the engine around them).
+        outside_model: the share of `seconds` that is not model.
         tokens_per_second: pooled: `num_tokens / seconds`.
         median_tokens_per_second: median over the batches (prompts, if a batch is one) of their pooled speed.
         speed_up: `tokens_per_second` over that of plain decoding in the same session; None without plain.
@@ -54,9 +56,12 @@ class MethodSummary:
     num_drafts: int
     num_draft_tokens: int
     num_accepted_tokens: int
+    num_steps: int
+    model_seconds: float
+    runner_seconds: float
     draft_seconds: float
-    verify_seconds: float
     other_seconds: float
+    outside_model: float
     num_compared: int
     num_identical: int
     num_errors: int
@@ -94,9 +99,12 @@ def _summarize(
         num_drafts=stats.spec.num_drafts,
         num_draft_tokens=stats.spec.num_draft_tokens,
         num_accepted_tokens=stats.spec.num_accepted_tokens,
+        num_steps=stats.num_steps,
+        model_seconds=stats.model_seconds,
+        runner_seconds=stats.verify_seconds - stats.model_seconds,
         draft_seconds=stats.draft_seconds,
-        verify_seconds=stats.verify_seconds,
         other_seconds=seconds - stats.draft_seconds - stats.verify_seconds,
+        outside_model=1 - stats.model_seconds / seconds if seconds > 0 else 0.0,
         num_compared=compared,
         num_identical=compared - len(differences),
         num_errors=sum(output.error is not None for run in runs for output in run.outputs),
@@ -149,11 +157,8 @@ def _num_tokens(run: BatchRun) -> int:
 
 
 def table(summaries: Sequence[MethodSummary], title: str) -> Table:
-    """The summaries for a terminal of 80 columns."""
-    grid = Table(title=title, box=None, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    grid.add_column("method", overflow="fold")
-    for name in ("tokens/s", "median", "speed-up", "length", "draft s", "verify s", "other s", "identical"):
-        grid.add_column(name, justify="right", no_wrap=True)
+    """Speeds and acceptance, for a terminal of 80 columns."""
+    grid = _grid(title, ("tokens/s", "median", "speed-up", "length", "identical"))
     for one in summaries:
         same = one.num_identical == one.num_compared
         grid.add_row(
@@ -162,17 +167,47 @@ def table(summaries: Sequence[MethodSummary], title: str) -> Table:
             f"{one.median_tokens_per_second:.1f}",
             "-" if one.speed_up is None else f"{one.speed_up:.2f}x",
             "-" if one.mean_acceptance_length is None else f"{one.mean_acceptance_length:.2f}",
-            f"{one.draft_seconds:.2f}",
-            f"{one.verify_seconds:.2f}",
-            f"{one.other_seconds:.2f}",
             f"[{'green' if same else 'bold red'}]{one.num_identical}/{one.num_compared}[/]",
         )
     return grid
 
 
+def time_table(summaries: Sequence[MethodSummary]) -> Table:
+    """Where a step's time goes, for a terminal of 80 columns."""
+    grid = _grid(
+        "milliseconds per step", ("steps", "all", "model", "runner", "draft", "other", "outside model")
+    )
+    for one in summaries:
+        parts = (
+            one.seconds,
+            one.model_seconds,
+            one.runner_seconds,
+            one.draft_seconds,
+            one.other_seconds,
+        )
+        grid.add_row(
+            Text(one.method),
+            str(one.num_steps),
+            *(f"{1e3 * part / max(one.num_steps, 1):.2f}" for part in parts),
+            f"{one.outside_model:.1%}",
+        )
+    return grid
+
+
+def _grid(title: str, numbers: Sequence[str]) -> Table:
+    grid = Table(title=title, box=None, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    grid.add_column("method", overflow="fold")
+    for name in numbers:
+        grid.add_column(name, justify="right", no_wrap=True)
+    return grid
+
+
 def footnotes(summaries: Sequence[MethodSummary]) -> list[str]:
-    """What the table has no room for: acceptance per position, and where outputs differ."""
-    lines = ["length: mean acceptance length, tokens per verification step"]
+    """What the tables have no room for: acceptance per position, and where outputs differ."""
+    lines = [
+        "length: mean acceptance length, tokens per verification step",
+        "runner: laying out steps, sampling, verification; other: the engine around the runner",
+    ]
     for one in summaries:
         if one.acceptance_rate_per_pos:
             lines.append(f"{one.method}: accepted per position {per_position(one.acceptance_rate_per_pos)}")

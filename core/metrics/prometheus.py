@@ -28,7 +28,8 @@ _COUNTERS: Mapping[str, tuple[str, _Read]] = {
     "num_preemptions": ("Times a request lost its KV blocks.", lambda s: s.num_preemptions),
     "num_steps": ("Forwards of the target.", lambda s: s.num_steps),
     "plugin_errors": ("Times a plugin broke its contract or raised.", lambda s: s.num_plugin_errors),
-    "verify_seconds": ("Seconds in the target's forward.", lambda s: s.verify_seconds),
+    "model_seconds": ("Seconds inside the target; a part of verify_seconds.", lambda s: s.model_seconds),
+    "verify_seconds": ("Seconds in the runner's steps.", lambda s: s.verify_seconds),
     "draft_seconds": ("Seconds in the proposer.", lambda s: s.draft_seconds),
     "other_seconds": ("Seconds in the engine around both.", lambda s: s.other_seconds),
 }

@@ -100,8 +100,9 @@ class EngineStats:
         num_skipped_drafts: request-steps whose draft budget was cut to zero, by the limit that cut it.
         num_plugin_errors: times a plugin broke its contract or raised.
         num_steps: forwards of the target.
-        verify_seconds, draft_seconds, other_seconds: spent in the target's forward, in the proposer, and in the
-            engine around them.
+        verify_seconds, draft_seconds, other_seconds: spent in the runner's steps (laying out, forward, verification),
+            in the proposer, and in the engine around them.
+        model_seconds: the part of `verify_seconds` that was spent inside the target.
         num_running, num_waiting: requests right now.
     """
 
@@ -113,6 +114,7 @@ class EngineStats:
     num_skipped_drafts: Counter[str] = field(default_factory=Counter)
     num_plugin_errors: int = 0
     num_steps: int = 0
+    model_seconds: float = 0.0
     verify_seconds: float = 0.0
     draft_seconds: float = 0.0
     other_seconds: float = 0.0
@@ -130,6 +132,7 @@ class EngineStats:
             num_skipped_drafts=self.num_skipped_drafts - earlier.num_skipped_drafts,
             num_plugin_errors=self.num_plugin_errors - earlier.num_plugin_errors,
             num_steps=self.num_steps - earlier.num_steps,
+            model_seconds=self.model_seconds - earlier.model_seconds,
             verify_seconds=self.verify_seconds - earlier.verify_seconds,
             draft_seconds=self.draft_seconds - earlier.draft_seconds,
             other_seconds=self.other_seconds - earlier.other_seconds,

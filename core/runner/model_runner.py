@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -70,8 +71,8 @@ class ModelRunner:
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Run the step and decide its tokens."""
         step = self._lay_out(plan)
-        tokens = self._verify(step, self._run_target(step))
-        return self._commit(step, tokens)
+        logits, model_seconds = self._run_target(step)
+        return self._commit(step, self._verify(step, logits), model_seconds)
 
     @torch.inference_mode()
     def take_draft_token_ids(self, draft_budgets: Mapping[str, int]) -> DraftTokenIds:
@@ -101,14 +102,16 @@ class ModelRunner:
             request_ids, rows, drafts, build_spec_decode_metadata(drafts, rows.query_start_loc, self._device)
         )
 
-    def _run_target(self, step: _Step) -> torch.Tensor:
-        """Return the logits `[ΣD + B, V]` of the rows that judge a draft or give a bonus token."""
+    def _run_target(self, step: _Step) -> tuple[torch.Tensor, float]:
+        """Return the logits `[ΣD + B, V]` of the rows that judge a draft or give a bonus token, and the seconds inside
+        the target."""
         batch, rows = self._batch, step.rows
         common = describe_batch_rows(batch, rows, self._device)
         metadata = {
             backend.name: backend.build_attention_metadata(common, step.spec) for backend in self._backends
         }
         input_ids = batch.token_ids[rows.batch_rows[rows.request_of_row], rows.positions]
+        start = time.perf_counter()
         output = self._target.forward(
             metadata,
             capture=self._capture,
@@ -117,8 +120,9 @@ class ModelRunner:
             use_cache=False,
             logits_to_keep=step.spec.logits_indices,
         )
+        seconds = time.perf_counter() - start
         logits: torch.Tensor = output.logits[0]
-        return logits
+        return logits, seconds
 
     def _verify(self, step: _Step, logits: torch.Tensor) -> list[list[int]]:
         rows, spec = step.rows, step.spec
@@ -149,7 +153,7 @@ class ModelRunner:
             or [torch.empty(0, self._vocab_size)]
         )
 
-    def _commit(self, step: _Step, tokens: list[list[int]]) -> ModelRunnerOutput:
+    def _commit(self, step: _Step, tokens: list[list[int]], model_seconds: float) -> ModelRunnerOutput:
         """Append what was decided to the batch and keep what the proposer may want to see."""
         batch, rows = self._batch, step.rows
         num_rows = np.diff(rows.query_start_loc).astype(np.int64)
@@ -177,4 +181,4 @@ class ModelRunner:
             hidden_states=None if capture is None else capture.hidden_states,
             aux_hidden_states=() if capture is None else capture.aux_hidden_states,
         )
-        return ModelRunnerOutput(sampled_token_ids=sampled, errors=errors)
+        return ModelRunnerOutput(sampled_token_ids=sampled, errors=errors, model_seconds=model_seconds)

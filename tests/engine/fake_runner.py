@@ -102,7 +102,7 @@ class FakeRunner:
             sampled[request_id] = [] if end < len(request.token_ids) else self._verify(request, drafts)
             request.num_computed_tokens = end - len(drafts) + max(0, len(sampled[request_id]) - 1)
             request.token_ids += sampled[request_id]
-        return ModelRunnerOutput(sampled_token_ids=sampled)
+        return ModelRunnerOutput(sampled_token_ids=sampled, model_seconds=0.5)
 
     def take_draft_token_ids(self, draft_budgets: Mapping[str, int]) -> DraftTokenIds:
         """Draft; AssertionError if a budget leaves no room, or if a drafter's own cache misses what it should hold."""

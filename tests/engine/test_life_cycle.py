@@ -202,6 +202,7 @@ def test_seconds_go_to_the_target_the_proposer_and_the_rest() -> None:
     harness.step()
     stats = harness.stats
     assert (stats.num_steps, stats.verify_seconds, stats.draft_seconds, stats.other_seconds) == (1, 1, 1, 4)
+    assert stats.model_seconds == 0.5
 
 
 def test_an_output_stays_what_it_was_while_its_request_goes_on() -> None:

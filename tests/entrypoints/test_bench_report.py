@@ -11,7 +11,14 @@ from outrider.api import ConfigError
 from outrider.config import SpeculativeConfig
 from outrider.engine.request_output import CompletionOutput, RequestMetrics, RequestOutput
 from outrider.entrypoints.bench import BatchRun, BenchResult, Method, parse_methods
-from outrider.entrypoints.bench_report import Difference, as_json, footnotes, summarize, table
+from outrider.entrypoints.bench_report import (
+    Difference,
+    as_json,
+    footnotes,
+    summarize,
+    table,
+    time_table,
+)
 from outrider.entrypoints.prompt_files import FilePrompt
 from outrider.metrics.stats import EngineStats
 
@@ -44,7 +51,10 @@ def run(method: str, prompt: int, token_ids: list[int], seconds: float, repeat: 
 def result(runs: list[BatchRun]) -> BenchResult:
     labels = list(dict.fromkeys(one.method for one in runs))
     methods = [Method(m, None if m == "plain" else SpeculativeConfig(method=m)) for m in labels]
-    stats = {label: EngineStats(draft_seconds=0.25, verify_seconds=0.5) for label in labels}
+    stats = {
+        label: EngineStats(num_steps=4, model_seconds=0.125, draft_seconds=0.25, verify_seconds=0.5)
+        for label in labels
+    }
     for label in labels:
         stats[label].spec.observe(num_draft_tokens=2, num_accepted_tokens=1, num_emitted_tokens=2)
     return BenchResult(methods, runs, stats)
@@ -66,7 +76,8 @@ def test_speeds_are_pooled_and_compared_with_plain_of_the_same_session() -> None
     assert (plain.speed_up, fast.speed_up) == (1.0, 2.0 / 1.5)
     assert fast.speed_up_per_category == {"easy": 2.0, "hard": 1.0}
     assert (fast.num_identical, fast.num_compared, fast.differences) == (2, 2, [])
-    assert (fast.draft_seconds, fast.verify_seconds, fast.other_seconds) == (0.25, 0.5, 2.25)
+    assert (fast.model_seconds, fast.runner_seconds, fast.draft_seconds) == (0.125, 0.375, 0.25)
+    assert (fast.num_steps, fast.other_seconds, fast.outside_model) == (4, 2.25, 1 - 0.125 / 3.0)
     assert (fast.mean_acceptance_length, fast.acceptance_rate_per_pos) == (2.0, [1.0, 0.0])
 
 
@@ -114,6 +125,10 @@ def test_the_table_and_the_file_have_every_method() -> None:
         console.print(table(summaries, "title"))
     assert "./x[y].py:M" in capture.get()
     assert "2.00x" in capture.get()
+    with console.capture() as capture:
+        console.print(time_table(summaries))
+    plain_line = next(line for line in capture.get().splitlines() if line.startswith("plain"))
+    assert plain_line.split() == ["plain", "4", "250.00", "31.25", "93.75", "62.50", "62.50", "87.5%"]
     document = json.loads(json.dumps(as_json(summaries, measured, {"model": "m"})))
     assert [one["method"] for one in document["methods"]] == ["plain", "./x[y].py:Mine"]
     assert document["runs"][1]["prompts"][0]["token_ids"] == [1]

@@ -61,6 +61,7 @@ def test_since_gives_what_happened_in_between(
     earlier = copy.deepcopy(stats)
     stats.spec = observed(*before, *after)
     stats.num_steps += len(after)
+    stats.model_seconds, earlier.model_seconds = 3.0, 1.0
     stats.num_finished["stop"] += 1
     stats.num_skipped_drafts["max_tokens"] += 2
     stats.num_running = 5
@@ -72,6 +73,7 @@ def test_since_gives_what_happened_in_between(
     assert difference == EngineStats(
         spec=expected,
         num_steps=len(after),
+        model_seconds=2.0,
         num_finished=stats.num_finished,
         num_skipped_drafts=stats.num_skipped_drafts,
         num_running=5,
