@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any
 
 from rich.console import Console
@@ -46,7 +47,7 @@ class BatchRun:
 
     Attributes:
         batch: index of the batch.
-        prompts, outputs: in the same order.
+        prompts, outputs: in the same order; prompts of one category.
         seconds: from asking to the last token of the last request.
     """
 
@@ -56,6 +57,11 @@ class BatchRun:
     prompts: Sequence[FilePrompt]
     outputs: Sequence[RequestOutput]
     seconds: float
+
+    @property
+    def category(self) -> str:
+        """The category of its prompts."""
+        return self.prompts[0].category
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,11 @@ class Benchmark:
     """Methods and prompts, ready to run.
 
     All methods are loaded at once and take turns, batch by batch, so that whatever else the machine does meets all of
-    them alike. The prefix cache is off: a repetition shall do the same work again.
+    them alike. A batch has prompts of one category; a category with fewer prompts than a batch repeats them, so that
+    every category is measured at that size. The prefix cache is off: a repetition shall do the same work again.
+
+    Args:
+        sampling_params: of every request, but for the seed: that is one more for each next request of a batch.
     """
 
     def __init__(
@@ -123,7 +133,7 @@ class Benchmark:
     ) -> None:
         self._config = config
         self._methods = methods
-        self._batches = [prompts[start : start + batch_size] for start in range(0, len(prompts), batch_size)]
+        self._batches = _batches(prompts, batch_size)
         self._sampling_params = sampling_params
         self._repeats = repeats
         self._console = console
@@ -177,14 +187,32 @@ class Benchmark:
 
     def _warm_up(self, llm: LLM) -> None:
         num_tokens = min(_NUM_WARM_UP_TOKENS, self._sampling_params.max_tokens)
-        few = self._sampling_params.model_copy(update={"max_tokens": num_tokens})
+        few = [one.model_copy(update={"max_tokens": num_tokens}) for one in self._params(self._batches[0])]
         llm.generate(_prompts(llm, self._batches[0]), few, use_tqdm=False)
 
     def _run_batch(self, llm: LLM, batch: Sequence[FilePrompt]) -> tuple[list[RequestOutput], float]:
-        prompts = _prompts(llm, batch)
+        prompts, params = _prompts(llm, batch), self._params(batch)
         start = time.perf_counter()
-        outputs = llm.generate(prompts, self._sampling_params, use_tqdm=False)
+        outputs = llm.generate(prompts, params, use_tqdm=False)
         return outputs, time.perf_counter() - start
+
+    def _params(self, batch: Sequence[FilePrompt]) -> list[SamplingParams]:
+        first = self._sampling_params.seed or 0
+        return [
+            self._sampling_params.model_copy(update={"seed": (first + i) % 2**64}) for i in range(len(batch))
+        ]
+
+
+def _batches(prompts: Sequence[FilePrompt], batch_size: int) -> list[list[FilePrompt]]:
+    categories: dict[str, list[FilePrompt]] = {}
+    for prompt in prompts:
+        categories.setdefault(prompt.category, []).append(prompt)
+    batches = []
+    for same in categories.values():
+        if len(same) < batch_size:
+            same = list(islice(cycle(same), batch_size))
+        batches += [same[start : start + batch_size] for start in range(0, len(same), batch_size)]
+    return batches
 
 
 def _prompts(llm: LLM, batch: Sequence[FilePrompt]) -> list[Prompt]:

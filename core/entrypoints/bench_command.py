@@ -10,15 +10,18 @@ from rich.text import Text
 
 from ..api import ConfigError, SamplingParams
 from ..config import EngineConfig
-from .bench import Benchmark, parse_methods
-from .bench_report import as_json, footnotes, summarize, table, time_table
-from .prompt_files import BUILT_IN_PROMPTS, limit_per_category, read_prompts
+from .bench import PLAIN, Benchmark, Method, parse_methods
+from .bench_report import as_json, footnotes, table, time_table
+from .bench_summary import summarize
+from .built_in_prompts import BUILT_IN_PROMPTS
+from .generate import method_name
+from .prompt_files import limit_per_category, read_prompts
 
 
 def run_bench_command(
     config: EngineConfig,
     *,
-    methods: str,
+    methods: str | None,
     num_speculative_tokens: int | None,
     prompts_file: Path | None,
     limit: int | None,
@@ -29,10 +32,16 @@ def run_bench_command(
 ) -> int:
     """Run a benchmark; the flags of `outrider bench` say what they mean.
 
+    Args:
+        methods: None: plain decoding, and what `config` drafts with, if anything.
+
     Returns:
         Exit status: 2 if a prompt was refused, 1 if a method's tokens are not the baseline's, else 0.
     """
-    parsed = parse_methods(methods, num_speculative_tokens)
+    if methods is not None:
+        parsed = parse_methods(methods, num_speculative_tokens)
+    else:
+        parsed = _configured_methods(config, num_speculative_tokens)
     prompts = BUILT_IN_PROMPTS if prompts_file is None else read_prompts(prompts_file)
     prompts = limit_per_category(prompts, limit)
     if json_file is not None and not json_file.parent.is_dir():
@@ -56,10 +65,11 @@ def run_bench_command(
         out.print(Text(line), soft_wrap=True)
     if json_file is not None:
         settings = {
-            "model": config.model.model,
-            "dtype": config.model.dtype,
-            "methods": methods,
-            "num_speculative_tokens": num_speculative_tokens,
+            **config.model.model_dump(mode="json"),
+            "attention_backend": config.model_dump(mode="json")["attention_backend"],
+            "speculative_configs": {
+                one.label: one.speculative and one.speculative.model_dump(mode="json") for one in parsed
+            },
             "prompts_file": None if prompts_file is None else prompts_file.name,
             "limit_per_category": limit,
             "num_prompts": len(prompts),
@@ -72,3 +82,11 @@ def run_bench_command(
     if any(one.num_errors for one in summaries):
         return 2
     return int(any(one.num_identical < one.num_compared for one in summaries))
+
+
+def _configured_methods(config: EngineConfig, num_speculative_tokens: int | None) -> list[Method]:
+    methods = [Method(PLAIN, None)]
+    if config.speculative is not None:
+        speculative = config.speculative.overridden_by({"num_speculative_tokens": num_speculative_tokens})
+        methods.append(Method(method_name(speculative), speculative))
+    return methods

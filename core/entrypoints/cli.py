@@ -130,17 +130,23 @@ def generate(
 @app.command()
 def bench(
     methods: Annotated[
-        str, typer.Option(help="Comma-separated: plain, proposers, options as name:key=value:key=value.")
-    ] = "plain",
+        str | None,
+        typer.Option(
+            help="Comma-separated: plain, proposers, options as name:key=value:key=value. "
+            "Default: plain, and what --config drafts with."
+        ),
+    ] = None,
     model: Model = None,
     prompts_file: PromptsFile = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Prompts per category.")] = None,
     max_tokens: MaxTokens = 128,
-    batch_size: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 1,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Prompts of one category at a time; repeated if there are fewer.")
+    ] = 1,
     repeats: Annotated[int, typer.Option(min=1, help="Times that everything is run.")] = 1,
     num_speculative_tokens: NumSpeculativeTokens = None,
     temperature: Temperature = 0.0,
-    seed: Annotated[int, typer.Option(help="Of every request.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of each batch's first request; the next have one more.")] = 0,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Always generate --max-tokens tokens.")
     ] = False,

@@ -1,4 +1,4 @@
-"""Prompts for the command line: from a file, or a few that are always there."""
+"""Prompts for the command line, from a file."""
 
 from __future__ import annotations
 
@@ -25,32 +25,6 @@ class FilePrompt:
     question_id: str
     category: str
     text: str
-
-
-BUILT_IN_PROMPTS: Sequence[FilePrompt] = (
-    FilePrompt(
-        "code", "coding", "Write a short Python function that reverses a linked list, and explain it."
-    ),
-    FilePrompt(
-        "rewrite",
-        "editing",
-        "Correct the spelling in this paragraph and repeat it in full: The riders whent ahead of the colum. They "
-        "loked for water, for gras and for the enemy, and they came back befor dark to tel the captain what they "
-        "had sean. The captain trusted the riders, but he allways sent a second rider to chek.",
-    ),
-    FilePrompt(
-        "summary",
-        "summarization",
-        "Summarize in two sentences: A cache keeps copies of data that is expensive to fetch or to compute. A hit "
-        "costs little; a miss costs as much as having no cache, and a little more. Whether a cache pays therefore "
-        "depends on how often it hits, and on how much a hit saves. Every cache must also decide what to throw "
-        "away, and must notice when a copy is out of date.",
-    ),
-    FilePrompt("story", "writing", "Write a story of about 100 words about a lighthouse keeper and a fox."),
-    FilePrompt("list", "reasoning", "List the whole numbers from 1 to 30, each with its square."),
-    FilePrompt("question", "qa", "Why is the sky blue during the day and red at sunset?"),
-)
-"""Used when no file is given: from easy to guess ahead to hard."""
 
 
 def read_prompts(path: str | Path) -> list[FilePrompt]:

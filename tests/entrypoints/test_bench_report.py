@@ -11,14 +11,8 @@ from outrider.api import ConfigError
 from outrider.config import SpeculativeConfig
 from outrider.engine.request_output import CompletionOutput, RequestMetrics, RequestOutput
 from outrider.entrypoints.bench import BatchRun, BenchResult, Method, parse_methods
-from outrider.entrypoints.bench_report import (
-    Difference,
-    as_json,
-    footnotes,
-    summarize,
-    table,
-    time_table,
-)
+from outrider.entrypoints.bench_report import as_json, footnotes, table, time_table
+from outrider.entrypoints.bench_summary import Difference, summarize
 from outrider.entrypoints.prompt_files import FilePrompt
 from outrider.metrics.stats import EngineStats
 
@@ -74,11 +68,33 @@ def test_speeds_are_pooled_and_compared_with_plain_of_the_same_session() -> None
     assert (plain.num_tokens, plain.seconds, plain.tokens_per_second) == (6, 4.0, 1.5)
     assert (fast.tokens_per_second, fast.median_tokens_per_second) == (2.0, 2.5)
     assert (plain.speed_up, fast.speed_up) == (1.0, 2.0 / 1.5)
-    assert fast.speed_up_per_category == {"easy": 2.0, "hard": 1.0}
+    assert [(one.category, one.speed_up) for one in fast.categories] == [("easy", 2.0), ("hard", 1.0)]
     assert (fast.num_identical, fast.num_compared, fast.differences) == (2, 2, [])
     assert (fast.model_seconds, fast.runner_seconds, fast.draft_seconds) == (0.125, 0.375, 0.25)
     assert (fast.num_steps, fast.other_seconds, fast.outside_model) == (4, 2.25, 1 - 0.125 / 3.0)
     assert (fast.mean_acceptance_length, fast.acceptance_rate_per_pos) == (2.0, [1.0, 0.0])
+
+
+def test_a_category_has_its_spread_over_the_repeats_and_its_own_acceptance() -> None:
+    runs = [
+        run("plain", 0, [1, 2], 1.0),
+        run("fast", 0, [1, 2], 0.5),
+        run("plain", 1, [3], 1.0),
+        run("fast", 1, [3], 1.0),
+        run("plain", 0, [1, 2], 3.0, repeat=1),
+        run("fast", 0, [1, 2], 3.5, repeat=1),
+        run("plain", 1, [3], 1.0, repeat=1),
+        run("fast", 1, [3], 1.0, repeat=1),
+    ]
+    for one in runs:
+        if one.method == "fast" and one.category == "easy":
+            one.outputs[0].metrics.observe(num_draft_tokens=2, num_accepted_tokens=1, num_emitted_tokens=2)
+    summaries = summarize(result(runs))
+    easy, hard = summaries[1].categories
+    assert (easy.category, easy.num_prompts, easy.num_tokens, easy.seconds) == ("easy", 1, 4, 4.0)
+    assert (easy.speed_up, easy.speed_up_per_repeat) == (1.0, [2.0, 3.0 / 3.5])
+    assert (easy.mean_acceptance_length, hard.mean_acceptance_length) == (2.0, None)
+    assert "fast: speed-up easy 1.00x (0.86 to 2.00), hard 1.00x (1.00 to 1.00)" in footnotes(summaries)
 
 
 def test_the_median_is_over_prompts_not_runs() -> None:

@@ -203,6 +203,46 @@ def test_bench_takes_several_prompts_at_a_time(run: Run, tmp_path: Path) -> None
     assert [len(one["prompts"]) for one in json.loads(file.read_text())["runs"]] == [2, 1]
 
 
+def test_a_batch_has_one_category_and_a_seed_for_each_request(run: Run, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [{"category": category, "prompt": "hello"} for category in "abaa"]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    file = tmp_path / "bench.json"
+    arguments = ["--prompts-file", prompts, "--batch-size", 2, "--temperature", 1, "--json", file]
+    assert run("bench", *arguments).exit_code == 0
+    runs = [one["prompts"] for one in json.loads(file.read_text())["runs"]]
+    assert [[prompt["question_id"] for prompt in prompts] for prompts in runs] == [
+        ["1", "3"],
+        ["4"],
+        ["2", "2"],  # repeated to fill the batch
+    ]
+    first, second, alone = runs[2][0]["token_ids"], runs[2][1]["token_ids"], runs[1][0]["token_ids"]
+    assert first == alone  # the same words and seed
+    assert first != second
+
+
+def test_bench_takes_the_drafter_of_the_config_file(run: Run, tmp_path: Path) -> None:
+    config, file = tmp_path / "engine.yaml", tmp_path / "bench.json"
+    speculative = {"method": ORACLE, "num_speculative_tokens": 2, "options": {"truth": []}}
+    config.write_text(json.dumps({"speculative_config": speculative, "max_model_len": 64}))
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("hello\n")
+    arguments = ["bench", "--config", config, "--prompts-file", prompts, "--json", file]
+
+    def measured(*more: object) -> dict[str, object]:
+        assert run(*arguments, *more).exit_code == 0
+        settings = json.loads(file.read_text())["settings"]
+        assert settings["max_model_len"] == 64
+        return {
+            label: one and one["num_speculative_tokens"]
+            for label, one in settings["speculative_configs"].items()
+        }
+
+    assert measured() == {"plain": None, ORACLE: 2}
+    assert measured("--num-speculative-tokens", 3) == {"plain": None, ORACLE: 3}
+    assert measured("--methods", "plain") == {"plain": None}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

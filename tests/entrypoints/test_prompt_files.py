@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from outrider.api import ConfigError
-from outrider.entrypoints.prompt_files import BUILT_IN_PROMPTS, FilePrompt, limit_per_category, read_prompts
+from outrider.entrypoints.built_in_prompts import BUILT_IN_PROMPTS
+from outrider.entrypoints.prompt_files import FilePrompt, limit_per_category, read_prompts
 
 
 def test_a_text_file_has_a_prompt_per_line_that_is_not_empty(tmp_path: Path) -> None:
