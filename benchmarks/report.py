@@ -1,6 +1,6 @@
 """One page from the files of `outrider bench --json`: `python benchmarks/report.py report.html a.json b.json`.
 
-The page needs nothing beside itself: its plots are inside.
+The page needs nothing beside itself: its plots are inside. Its tables are also written as Markdown, beside it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SpeedUp:
-    """A speed-up over plain decoding, pooled, and its lowest and highest repeat."""
+    """A speed-up over plain decoding: pooled, of the lowest and highest repeat, of each batch's fastest repeats."""
 
     pooled: float
     low: float
     high: float
+    best: float
 
     @classmethod
     def of(cls, category: Mapping[str, Any]) -> SpeedUp | None:
@@ -35,7 +36,7 @@ class SpeedUp:
         if category["speed_up"] is None:
             return None
         repeats = category["speed_up_per_repeat"]
-        return cls(category["speed_up"], min(repeats), max(repeats))
+        return cls(category["speed_up"], min(repeats), max(repeats), category["speed_up_of_best"])
 
     def __str__(self) -> str:
         return f"{self.pooled:.2f} ({self.low:.2f} to {self.high:.2f})"
@@ -79,6 +80,11 @@ class Run:
             name for name, one in self.document["settings"]["speculative_configs"].items() if one is None
         ]
         return [one for one in self.methods if one["method"] not in plain]
+
+    @property
+    def num_prompts(self) -> int:
+        """Of all categories, in one repeat."""
+        return sum(one["num_prompts"] for one in self.methods[0]["categories"])
 
     @property
     def categories(self) -> list[str]:
@@ -134,21 +140,27 @@ def draw(run: Run) -> dict[str, str]:
     return drawn
 
 
-def render(documents: Sequence[Document], plots: Sequence[Mapping[str, str]], command: str | None) -> str:
+def render(
+    documents: Sequence[Document],
+    plots: Sequence[Mapping[str, str]],
+    command: str | None,
+    template: str = "report.html.jinja",
+) -> str:
     """The page.
 
     Args:
         plots: of each document, as `draw` gives them.
         command: what made the files, if it was one command.
+        template: file beside this one; the other is `report.md.jinja`.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
+        autoescape=".html" in template,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     runs = [Run(document) for document in documents]
-    return environment.get_template("report.html.jinja").render(
+    return environment.get_template(template).render(
         runs=list(zip(runs, plots, strict=True)),
         first=documents[0],
         machines=list(
@@ -160,10 +172,12 @@ def render(documents: Sequence[Document], plots: Sequence[Mapping[str, str]], co
 
 
 def write_report(target: Path, sources: Sequence[Path], command: str | None = None) -> None:
-    """Read `sources`, write the page to `target`."""
+    """Read `sources`, write the page to `target` and its tables to the same name with `.md`."""
     documents = [json.loads(source.read_text(encoding="utf-8")) for source in sources]
-    page = render(documents, [draw(Run(document)) for document in documents], command)
-    target.write_text(page, encoding="utf-8")
+    plots = [draw(Run(document)) for document in documents]
+    target.write_text(render(documents, plots, command), encoding="utf-8")
+    tables = render(documents, plots, command, "report.md.jinja")
+    target.with_suffix(".md").write_text(tables, encoding="utf-8")
 
 
 def main() -> None:

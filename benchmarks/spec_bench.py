@@ -1,8 +1,8 @@
 """Plain decoding against drafting, by category of prompt: `python benchmarks/spec_bench.py --model smollm2`.
 
-Runs `outrider bench` once for each temperature and batch size and makes one page of it, `report.html`, beside the files
-with every number. Other flags of `outrider bench` may be added; they are handed on. For a first look:
-`--limit 1 --max-tokens 32 --repeats 1 --batch-sizes 1`.
+Runs `outrider bench` once for each temperature and batch size and makes one page of it, `report.html`, and its tables,
+`report.md`, beside the files with every number. Other flags of `outrider bench` may be added; they are handed on. For a
+first look: `--limit 1 --max-tokens 32 --repeats 1 --batch-sizes 1`.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ class CategorySummary:
         num_prompts: in one repeat; a prompt that fills a batch more than once counts as often.
         speed_up: pooled over the repeats; None without plain decoding in the same session.
         speed_up_per_repeat: the same, repeat by repeat: how far they lie apart is the noise.
+        speed_up_of_best: the same, of the fastest repeat of each batch: what other work on the machine disturbs least.
     """
 
     category: str
@@ -36,6 +37,7 @@ class CategorySummary:
     tokens_per_second: float
     speed_up: float | None
     speed_up_per_repeat: list[float]
+    speed_up_of_best: float | None
     mean_acceptance_length: float | None
 
 
@@ -167,6 +169,7 @@ def _summarize_category(
         speed_up_per_repeat=[]
         if plain is None
         else [_ratio(_of_repeat(runs, repeat), _of_repeat(plain, repeat)) for repeat in repeats],
+        speed_up_of_best=None if plain is None else _ratio(_fastest(runs), _fastest(plain)),
         mean_acceptance_length=sum(one.num_verified_tokens for one in metrics) / num_drafts
         if num_drafts
         else None,
@@ -175,6 +178,13 @@ def _summarize_category(
 
 def _of_repeat(runs: Sequence[BatchRun], repeat: int) -> list[BatchRun]:
     return [run for run in runs if run.repeat == repeat]
+
+
+def _fastest(runs: Sequence[BatchRun]) -> list[BatchRun]:
+    return [
+        min((run for run in runs if run.batch == batch), key=lambda run: run.seconds)
+        for batch in dict.fromkeys(run.batch for run in runs)
+    ]
 
 
 def _ratio(runs: Sequence[BatchRun], baseline: Sequence[BatchRun]) -> float:

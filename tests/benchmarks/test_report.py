@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -25,6 +26,7 @@ def category(name: str, speed_up: float | None, *repeats: float) -> CategorySumm
         tokens_per_second=30.0,
         speed_up=speed_up,
         speed_up_per_repeat=list(repeats),
+        speed_up_of_best=speed_up and max(repeats),
         mean_acceptance_length=None,
     )
 
@@ -84,10 +86,13 @@ def test_the_category_that_gains_least_is_named_and_marked_if_it_loses() -> None
     run = Run(document(PLAIN, FAST))
     [fast] = run.drafting
     assert run.title == "temperature 1, batch size 8"
-    assert run.speed_ups(fast) == {"writing": SpeedUp(1.5, 1.25, 1.75), "qa": SpeedUp(0.96, 0.95, 0.98)}
-    assert run.worst(fast) == Worst("qa", SpeedUp(0.96, 0.95, 0.98))
+    assert run.speed_ups(fast) == {
+        "writing": SpeedUp(1.5, 1.25, 1.75, best=1.75),
+        "qa": SpeedUp(0.96, 0.95, 0.98, best=0.98),
+    }
+    assert run.worst(fast) == Worst("qa", SpeedUp(0.96, 0.95, 0.98, best=0.98))
     assert [one.is_low for one in run.speed_ups(fast).values()] == [False, True]
-    assert not SpeedUp(0.97, 0.9, 1.0).is_low
+    assert not SpeedUp(0.97, 0.9, 1.0, best=0.95).is_low
 
 
 def test_time_is_split_per_step_and_per_token() -> None:
@@ -100,12 +105,24 @@ def test_the_page_has_the_figures_of_every_run_and_category() -> None:
     page = render([document(PLAIN, FAST), document(PLAIN)], [{}, {}], "python spec_bench.py --limit 1")
     words = " ".join(re.sub("<[^>]*>", " ", page).split())
     assert "Temperature 1, batch size 8" in words
-    assert "writing 3 30.0 30.0 1.50 (1.25 to 1.75)" in words
+    assert "writing 3 30.0 30.0 1.50 (1.25 to 1.75) 1.75 -" in words
     assert "0.96 (0.95 to 0.98) qa" in words
     assert "50 40.00 20.00 15.00 5.00 0.75 0.50" in words
     assert "12/12" in words
     assert "python spec_bench.py --limit 1" in words
     assert page.count('class="low"') == 2  # qa, in the overview and among the categories
+
+
+def test_the_tables_come_as_markdown_too() -> None:
+    text = render([document(PLAIN, FAST), document(PLAIN)], [{}, {}], "python x.py", "report.md.jinja")
+    lines = text.splitlines()
+    assert "| writing | 3 | 30.0 | 30.0 | 1.50 (1.25 to 1.75) | 1.75 | - |" in lines
+    assert "| qa | 3 | 30.0 | 30.0 | **0.96 (0.95 to 0.98)** | 0.98 | - |" in lines
+    assert "| all | 6 | 25.0 | 25.0 | 1.50 | | 2.50 |" in lines
+    assert "| <b>fast | 50 | 40.00 | 20.00 | 15.00 | 5.00 | 50.0 % | 12/12 | 0.75 0.50 |" in lines
+    for previous, line in itertools.pairwise(lines):
+        if line.startswith("|") and previous.startswith("|"):
+            assert line.count("|") == previous.count("|")
 
 
 def test_output_that_differs_is_marked() -> None:

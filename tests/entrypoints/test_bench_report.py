@@ -92,7 +92,7 @@ def test_a_category_has_its_spread_over_the_repeats_and_its_own_acceptance() -> 
     summaries = summarize(result(runs))
     easy, hard = summaries[1].categories
     assert (easy.category, easy.num_prompts, easy.num_tokens, easy.seconds) == ("easy", 1, 4, 4.0)
-    assert (easy.speed_up, easy.speed_up_per_repeat) == (1.0, [2.0, 3.0 / 3.5])
+    assert (easy.speed_up, easy.speed_up_per_repeat, easy.speed_up_of_best) == (1.0, [2.0, 3.0 / 3.5], 2.0)
     assert (easy.mean_acceptance_length, hard.mean_acceptance_length) == (2.0, None)
     assert "fast: speed-up easy 1.00x (0.86 to 2.00), hard 1.00x (1.00 to 1.00)" in footnotes(summaries)
 
