@@ -104,7 +104,7 @@ class ModelRunner:
 
     def _run_target(self, step: _Step) -> tuple[torch.Tensor, float]:
         """Return the logits `[ΣD + B, V]` of the rows that judge a draft or give a bonus token, and the seconds inside
-        the target."""
+        the target (of a GPU: until its work is queued)."""
         batch, rows = self._batch, step.rows
         common = describe_batch_rows(batch, rows, self._device)
         metadata = {
