@@ -79,7 +79,8 @@ class BenchResult:
 
 
 def parse_methods(text: str, num_speculative_tokens: int | None = None) -> list[Method]:
-    """Read `plain,<name>,<name>:key=value:key=value`; a name may be a path such as `./file.py:Class`.
+    """Read `plain,<name>,<name>:key=value:key=value`; a name may be a path such as `./file.py:Class`, a value a
+    JSON list or object.
 
     Args:
         num_speculative_tokens: for the methods that do not set it themselves; None: the default.
@@ -88,7 +89,7 @@ def parse_methods(text: str, num_speculative_tokens: int | None = None) -> list[
         ConfigError: nothing is named, something is named twice, plain has options, or an option is wrong.
     """
     methods = [
-        _parse_method(item.strip(), num_speculative_tokens) for item in text.split(",") if item.strip()
+        _parse_method(item.strip(), num_speculative_tokens) for item in _split(text, ",") if item.strip()
     ]
     labels = [method.label for method in methods]
     if not labels or len(set(labels)) < len(labels):
@@ -97,7 +98,7 @@ def parse_methods(text: str, num_speculative_tokens: int | None = None) -> list[
 
 
 def _parse_method(label: str, num_speculative_tokens: int | None) -> Method:
-    parts = label.split(":")
+    parts = _split(label, ":")
     options = dict(parse_option(part) for part in parts if "=" in part)
     name = ":".join(part for part in parts if "=" not in part)
     if name == PLAIN:
@@ -107,6 +108,18 @@ def _parse_method(label: str, num_speculative_tokens: int | None) -> Method:
     if num_speculative_tokens is not None:
         options.setdefault("num_speculative_tokens", num_speculative_tokens)
     return Method(label, SpeculativeConfig(**{"method": name, **options}))
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Split where no bracket is open."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "[{") - (character in "]}")
+        if character == separator and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 class Benchmark:

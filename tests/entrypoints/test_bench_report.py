@@ -172,6 +172,14 @@ def test_methods_are_read_with_their_options() -> None:
     assert methods[2].speculative == SpeculativeConfig(method="./b.py:Mine", num_speculative_tokens=7)
 
 
+def test_an_option_may_be_a_list_or_an_object() -> None:
+    plain, tabled = parse_methods('plain,a:table=[[1,4],[5,8]]:names={"x":1,"y":2}:size=3')
+    assert plain.speculative is None
+    assert tabled.speculative == SpeculativeConfig(
+        method="a", options={"table": [[1, 4], [5, 8]], "names": {"x": 1, "y": 2}, "size": 3}
+    )
+
+
 @pytest.mark.parametrize("text", ["", " , ", "plain,plain", "a,a", "plain:size=3", "a:=3", ":size=3"])
 def test_methods_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
