@@ -44,7 +44,7 @@ def acceptance(methods: Mapping[str, Sequence[float]]) -> str:
     for method, rates in methods.items():
         axes.plot(range(1, len(rates) + 1), rates, marker="o", label=method)
     axes.set(xlabel="position in the draft", ylabel="accepted", ylim=(0, 1))
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xticks(range(1, 1 + max(map(len, methods.values()))))
     figure.legend(frameon=False, loc="outside upper center", ncols=4)
     return _svg(figure)
 
