@@ -40,7 +40,7 @@ class ProposerCapabilities:
             sizes the warm-up.
         trees: drafts are trees (`DraftTokens.parents`).
         probs: every draft comes with the distribution it was drawn from (`DraftTokens.probs`).
-        confidence: every drafted token comes with an estimate that it will be accepted.
+        confidence: every drafted token comes with an estimate that it will be accepted (`DraftTokens.confidence`).
         vocab: token texts by id if the drafter was trained with a tokenizer of its own; compared with the target's
             tokenizer entry by entry (padding at the end is ignored). None: the target's vocabulary.
     """
@@ -137,7 +137,8 @@ class DraftTokens:
         parents: for trees: per token the index of its parent within the same request's sequence, -1 for a child of
             the newest committed token; parents come before their children.
         probs: per request a tensor `[len(token_ids[i]), V]`: row `j` is the distribution token `j` was drawn from.
-        confidence: per request and token an estimate in [0, 1] that it will be accepted.
+        confidence: per request and token an estimate in [0, 1] that it will be accepted if those before it are. It
+            need not be calibrated: the engine learns what each value means.
     """
 
     token_ids: Sequence[Sequence[int] | npt.NDArray[np.integer[Any]]]

@@ -12,6 +12,22 @@ from .hints import listed
 from .reference import PluginReference
 from .settings import Settings
 
+BatchSize = Annotated[int, Field(ge=1)]
+NumTokens = Annotated[int, Field(ge=0)]
+
+_MOST_ADAPTIVE, _FIXED = 8, 4
+
+
+def _is_adaptive(before: Mapping[str, Any]) -> bool:
+    return before.get("num_speculative_tokens_per_batch_size") is None
+
+
+def _most_tokens(before: Mapping[str, Any]) -> int:
+    table = before.get("num_speculative_tokens_per_batch_size")
+    if table is not None:
+        return max(1, *(number for _, _, number in table))
+    return _MOST_ADAPTIVE if before.get("adaptive", True) else _FIXED
+
 
 class SpeculativeConfig(Settings):
     """Speculative decoding, in vLLM's flat form: keys that are not listed here are the proposer's own `options`.
@@ -21,7 +37,15 @@ class SpeculativeConfig(Settings):
             None: inferred from `model` when plugins are loaded.
         model: checkpoint of the drafter. Handed to the proposer as its option `model`, unless it only served to
             infer the method.
-        num_speculative_tokens: most tokens drafted for one request in one step.
+        num_speculative_tokens_per_batch_size: a number of drafts for each range of batch sizes, as in vLLM: entries
+            `(first batch size, last batch size, drafts)`, rising, the first from 1. What lies between two ranges or
+            behind the last has the number of the range before it.
+        adaptive: draft as long as pays, up to `num_speculative_tokens`, by what the engine measures as it runs; not
+            at all if nothing does. False: always draft `num_speculative_tokens`. Lengths then depend on measured
+            times. Under `coupled` verification they never change the output; under `rejection` they keep its
+            distribution, but a seed no longer fixes the text. Default: True, unless there is a table.
+        num_speculative_tokens: most tokens drafted for one request in one step. Default: the table's largest number,
+            8 if adaptive, else 4.
         verification: `coupled`: the draft is compared with the target's own sample; `rejection`: Leviathan et al. 2023.
         on_proposer_error: `skip`: the request goes on undrafted and an error is counted; `raise`: stop.
         options: what the proposer's own `Options` model is filled from.
@@ -29,7 +53,11 @@ class SpeculativeConfig(Settings):
 
     method: PluginReference | None = None
     model: Annotated[str, Field(min_length=1)] | None = None
-    num_speculative_tokens: Annotated[int, Field(ge=1)] = 4
+    num_speculative_tokens_per_batch_size: tuple[tuple[BatchSize, BatchSize, NumTokens], ...] | None = Field(
+        default=None, min_length=1
+    )
+    adaptive: bool = Field(default_factory=_is_adaptive)
+    num_speculative_tokens: Annotated[int, Field(ge=1)] = Field(default_factory=_most_tokens)
     verification: Literal["coupled", "rejection"] = "coupled"
     on_proposer_error: Literal["skip", "raise"] = "skip"
     options: dict[str, Any] = Field(default_factory=dict)
@@ -58,6 +86,33 @@ class SpeculativeConfig(Settings):
                 "SpeculativeConfig names neither `method` nor `model`; "
                 'name an installed proposer, for example {"method": "<name>"} (`outrider plugins` lists them)'
             )
+        return self
+
+    @model_validator(mode="after")
+    def _table_agrees(self) -> Self:
+        table = self.num_speculative_tokens_per_batch_size
+        if table is None:
+            return self
+        name = "SpeculativeConfig.num_speculative_tokens_per_batch_size"
+        if self.adaptive:
+            raise ConfigError(f"{name} and adaptive=True contradict each other; remove one of them")
+        last = 0
+        for start, end, number in table:
+            if last == 0 and start != 1:
+                raise ConfigError(f"{name}: the first range starts at {start}; it must start at 1")
+            if start > end:
+                raise ConfigError(f"{name}: the range {start} to {end} is empty; swap its ends")
+            if start <= last:
+                raise ConfigError(
+                    f"{name}: the range {start} to {end} does not lie behind the one that ends at {last}; "
+                    "sort the ranges, and let none overlap"
+                )
+            if number > self.num_speculative_tokens:
+                raise ConfigError(
+                    f"{name} asks for {number} drafts at batch size {start}, but num_speculative_tokens is "
+                    f"{self.num_speculative_tokens}; raise the second or lower the first"
+                )
+            last = end
         return self
 
     def overridden_by(self, values: Mapping[str, Any]) -> SpeculativeConfig:

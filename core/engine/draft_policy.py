@@ -1,72 +1,63 @@
-"""How many tokens each request may get drafted. Limits are applied here, before the proposer is asked."""
+"""Who decides how many tokens are drafted for a request and how many of them are verified."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-
-from ..api import ProposerCapabilities
-from .request import Request
-
-NO_PROPOSER = ProposerCapabilities()
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 
-class DraftPolicy:
-    """A fixed number of drafts, cut by what the request and the proposer have room for.
+class DraftPolicy(Protocol):
+    """Decides lengths, within limits that are set elsewhere, and is told what came of them.
 
-    Args:
-        num_speculative_tokens: drafts per request and step if nothing limits it; 0: nobody drafts.
-        capabilities: of the proposer.
-
-    Attributes:
-        num_lookahead_tokens: tokens beyond the scheduled ones for which the scheduler tries to reserve blocks.
+    Calls of one step, in order: `observe_tokens` for each request that emitted any, `forget` for each that ended,
+    `observe_step`; then, if a request goes on, `budgets`, `observe_proposal` and `lengths`.
     """
 
-    def __init__(
-        self, num_speculative_tokens: int = 0, capabilities: ProposerCapabilities = NO_PROPOSER
-    ) -> None:
-        self.num_speculative_tokens = num_speculative_tokens
-        self.num_lookahead_tokens = num_speculative_tokens if capabilities.own_kv else 0
-        self._capabilities = capabilities
-
-    def budgets(
-        self, requests: Iterable[Request], *, max_len: int, block_size: int, num_skipped: Counter[str]
-    ) -> dict[str, int]:
-        """Return the draft budget of every request, in order; empty if nobody drafts.
+    def budgets(self, room: Mapping[str, int]) -> dict[str, int]:
+        """Return how many tokens to ask the proposer for.
 
         Args:
-            requests: scheduled in the last step and still running.
-            max_len: most tokens a request may have.
-            num_skipped: counted up for each budget cut to zero, by the limit that cut it: "max_tokens",
-                "max_model_len", "max_positions" or "kv_blocks".
+            room: most tokens per request of the batch, 0 included; in batch order, as the result must be.
         """
-        if self.num_speculative_tokens == 0:
-            return {}
-        return {
-            request.request_id: self._budget(request, max_len, block_size, num_skipped)
-            for request in requests
-        }
+        ...
 
-    def _budget(self, request: Request, max_len: int, block_size: int, num_skipped: Counter[str]) -> int:
-        if request.num_computed_tokens < request.num_tokens - 1:
-            return 0  # its prompt is not finished: nothing to continue yet
-        capabilities = self._capabilities
-        budget = self.num_speculative_tokens
-        if capabilities.max_draft_tokens is not None:
-            budget = min(budget, capabilities.max_draft_tokens)
-        # A step emits one token more than the drafts it accepts.
-        limits = {
-            "max_tokens": request.max_tokens - request.num_output_tokens - 1,
-            "max_model_len": max_len - request.num_tokens - 1,
-        }
-        if capabilities.max_positions is not None:
-            limits["max_positions"] = capabilities.max_positions - request.num_tokens
-        if capabilities.own_kv:
-            # The forward that gives draft k writes the drafter's KV at position num_tokens + k - 2.
-            limits["kv_blocks"] = len(request.block_ids) * block_size - request.num_tokens + 1
-        for limit, room in limits.items():
-            if room <= 0:
-                num_skipped[limit] += 1
-                return 0
-            budget = min(budget, room)
-        return budget
+    def lengths(
+        self,
+        drafts: Mapping[str, Sequence[int]],
+        confidence: Mapping[str, Sequence[float]],
+        num_requests: int,
+    ) -> Mapping[str, int]:
+        """Return how many of each draft's tokens, from its beginning, the next step shall verify.
+
+        Args:
+            drafts: for every request that had a budget; empty where the proposer had nothing.
+            confidence: an estimate per drafted token, for the requests for which the proposer gave any.
+            num_requests: requests of the batch, with and without a draft.
+        """
+        ...
+
+    def observe_proposal(self, budgets: Mapping[str, int], seconds: float) -> None:
+        """Be told how long the proposer took for these budgets."""
+        ...
+
+    def observe_tokens(self, request_id: str, token_ids: Sequence[int]) -> None:
+        """Be told what a request emitted in the step."""
+        ...
+
+    def observe_step(
+        self, num_requests: int, num_rows: int, seconds: float, other_seconds: float, *, has_prompt: bool
+    ) -> None:
+        """Be told of a forward of the target.
+
+        Args:
+            num_requests: in it.
+            num_rows: all of them, drafts included.
+            seconds: in the forward.
+            other_seconds: in the engine around it.
+            has_prompt: some rows were not a request's newest token or a draft.
+        """
+        ...
+
+    def forget(self, request_id: str) -> None:
+        """Be told that a request has ended."""
+        ...

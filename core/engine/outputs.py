@@ -89,8 +89,10 @@ class DraftTokenIds:
 
     Attributes:
         draft_token_ids: per request; a request that is absent has no drafts.
+        confidence: per request an estimate for each of its drafts, if the proposer gives them.
         num_errors: calls in which the proposer broke its contract or raised (policy `skip`).
     """
 
     draft_token_ids: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    confidence: Mapping[str, Sequence[float]] = field(default_factory=dict)
     num_errors: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,12 @@ import torch
 from prometheus_client import REGISTRY
 
 from ..api import ProposerCapabilities
-from ..config import EngineConfig
+from ..config import EngineConfig, SpeculativeConfig
 from ..engine.core import EngineCore
+from ..engine.draft_adaptive import AdaptiveDrafts
+from ..engine.draft_cost import VerifyCost
+from ..engine.draft_fixed import DraftsPerBatchSize, FixedDrafts
+from ..engine.draft_limits import DraftLimits
 from ..engine.draft_policy import DraftPolicy
 from ..engine.kv_cache import KVCacheManager
 from ..engine.scheduler import Scheduler
@@ -30,7 +34,7 @@ from ..runner.draft_model import RoutedDraftModel
 from ..runner.drafting import Drafting
 from ..runner.input_batch import InputBatch
 from ..runner.model_runner import ModelRunner
-from ..runner.warm_up import warm_up
+from ..runner.warm_up import measure_verify_cost, warm_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ def build_engine(config: EngineConfig) -> Engine:
             plugins.backends,
             loaded.device,
         )
-    num_speculative_tokens = config.speculative.num_speculative_tokens if config.speculative else 0
+    num_speculative_tokens = _num_speculative_tokens(config, capabilities)
     layers = [*target.layers, *(layer for draft in draft_models for layer in draft.layers)]
     cache_plan = plan_caches(
         layers,
@@ -71,13 +75,23 @@ def build_engine(config: EngineConfig) -> Engine:
         num_speculative_tokens=num_speculative_tokens,
     )
     caches = allocate_caches(layers, cache_plan, loaded.device)
-    draft_policy = DraftPolicy(num_speculative_tokens, capabilities)
-    scheduler = _build_scheduler(config, loaded, cache_plan, draft_policy, capabilities)
+    draft_limits = DraftLimits(num_speculative_tokens, capabilities)
+    scheduler = _build_scheduler(config, loaded, cache_plan, draft_limits, capabilities)
     batch = InputBatch(
         config.scheduler.max_num_seqs, scheduler.max_len, cache_plan.block_size, num_speculative_tokens
     )
     runner = _build_runner(config, plugins, loaded, target, batch, capabilities, caches)
-    warm_up(runner, batch, num_drafts=min(num_speculative_tokens, scheduler.max_len - 2))
+    num_drafts = min(num_speculative_tokens, scheduler.max_len - 2)
+    warm_up(runner, batch, num_drafts=num_drafts)
+    if config.speculative is not None:
+        scheduler.draft_policy = _build_draft_policy(
+            config.speculative,
+            num_speculative_tokens,
+            capabilities,
+            lambda: measure_verify_cost(
+                runner, batch, num_drafts=num_drafts, num_blocks=cache_plan.num_blocks
+            ),
+        )
     if plugins.proposer is not None:
         extra_rows = capabilities.draft_slots * config.scheduler.max_num_seqs
         plugins.proposer.dummy_run(config.scheduler.max_num_batched_tokens + extra_rows)
@@ -101,6 +115,36 @@ def build_engine(config: EngineConfig) -> Engine:
     return Engine(core, loaded, plugins, PeriodicLogLine(stats, method))
 
 
+def _num_speculative_tokens(config: EngineConfig, capabilities: ProposerCapabilities) -> int:
+    """As configured; a default is no reason to want more than the proposer can draft."""
+    speculative = config.speculative
+    if speculative is None:
+        return 0
+    most = capabilities.max_draft_tokens
+    if most is None or "num_speculative_tokens" in speculative.model_fields_set:
+        return speculative.num_speculative_tokens
+    return min(speculative.num_speculative_tokens, most)
+
+
+def _build_draft_policy(
+    speculative: SpeculativeConfig,
+    num_speculative_tokens: int,
+    capabilities: ProposerCapabilities,
+    measure: Callable[[], Mapping[int, float]],
+) -> DraftPolicy:
+    table = speculative.num_speculative_tokens_per_batch_size
+    if table is not None:
+        return DraftsPerBatchSize(table)
+    if not speculative.adaptive:
+        return FixedDrafts(num_speculative_tokens)
+    return AdaptiveDrafts(
+        num_speculative_tokens,
+        VerifyCost(measure()),
+        always_asked=capabilities.own_kv,
+        sampled_drafts=capabilities.probs and speculative.verification == "rejection",
+    )
+
+
 def _load_proposer(
     config: EngineConfig, plugins: PluginManager, loaded: LoadedModel
 ) -> tuple[ProposerCapabilities, list[RoutedDraftModel]]:
@@ -120,7 +164,7 @@ def _load_proposer(
         target,
         proposer=proposer.name,
         distribution=proposer.distribution,
-        num_speculative_tokens=speculative.num_speculative_tokens,
+        num_speculative_tokens=_num_speculative_tokens(config, capabilities),
     )
     proposer.load_model(target, loaded.device)
     return capabilities, draft_models
@@ -142,7 +186,7 @@ def _build_scheduler(
     config: EngineConfig,
     loaded: LoadedModel,
     cache_plan: CachePlan,
-    draft_policy: DraftPolicy,
+    draft_limits: DraftLimits,
     capabilities: ProposerCapabilities,
 ) -> Scheduler:
     kv_cache = KVCacheManager(
@@ -159,7 +203,7 @@ def _build_scheduler(
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
         max_model_len=loaded.max_model_len,
         enable_chunked_prefill=config.scheduler.enable_chunked_prefill,
-        draft_policy=draft_policy,
+        draft_limits=draft_limits,
     )
 
 

@@ -67,6 +67,11 @@ class PeriodicLogLine:
                 f"drafted {spec.num_draft_tokens / seconds:.1f} tokens/s",
                 f"acceptance {spec.acceptance_rate:.0%}, per position {rates}",
             ]
+        if recent.num_trimmed_draft_tokens:
+            parts.append(
+                f"trimmed {recent.num_trimmed_draft_tokens / seconds:.1f} tokens/s "
+                f"({recent.num_shadow_drafts} whole drafts)"
+            )
         if recent.num_skipped_drafts:
             skipped = ", ".join(f"{n} by {reason}" for reason, n in sorted(recent.num_skipped_drafts.items()))
             parts.append(f"drafts skipped: {skipped}")

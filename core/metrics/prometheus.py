@@ -22,6 +22,14 @@ _COUNTERS: Mapping[str, tuple[str, _Read]] = {
         "Output tokens of the request-steps that num_drafts counts, bonus included.",
         lambda s: s.spec.num_verified_tokens,
     ),
+    "spec_decode_num_trimmed_draft_tokens": (
+        "Tokens drafted and then not verified, because it would not have paid.",
+        lambda s: s.num_trimmed_draft_tokens,
+    ),
+    "spec_decode_num_shadow_drafts": (
+        "Request-steps whose whole draft was not verified for that reason.",
+        lambda s: s.num_shadow_drafts,
+    ),
     "generation_tokens": ("Output tokens.", lambda s: s.spec.num_emitted_tokens),
     "prompt_tokens": ("Prompt tokens of admitted requests.", lambda s: s.num_prompt_tokens),
     "prompt_tokens_cached": ("Prompt tokens found in the prefix cache.", lambda s: s.num_cached_tokens),

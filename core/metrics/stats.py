@@ -98,6 +98,8 @@ class EngineStats:
         num_cached_tokens: prompt tokens found in the prefix cache when their request first entered the batch.
         num_finished: requests by finish reason ("stop", "length", "abort", "error").
         num_skipped_drafts: request-steps whose draft budget was cut to zero, by the limit that cut it.
+        num_trimmed_draft_tokens: tokens that were drafted, and that the draft policy did not have verified.
+        num_shadow_drafts: request-steps in which that was the whole draft.
         num_plugin_errors: times a plugin broke its contract or raised.
         num_steps: forwards of the target.
         verify_seconds, draft_seconds, other_seconds: spent in the runner's steps (laying out, forward, verification),
@@ -112,6 +114,8 @@ class EngineStats:
     num_preemptions: int = 0
     num_finished: Counter[str] = field(default_factory=Counter)
     num_skipped_drafts: Counter[str] = field(default_factory=Counter)
+    num_trimmed_draft_tokens: int = 0
+    num_shadow_drafts: int = 0
     num_plugin_errors: int = 0
     num_steps: int = 0
     model_seconds: float = 0.0
@@ -130,6 +134,8 @@ class EngineStats:
             num_preemptions=self.num_preemptions - earlier.num_preemptions,
             num_finished=self.num_finished - earlier.num_finished,
             num_skipped_drafts=self.num_skipped_drafts - earlier.num_skipped_drafts,
+            num_trimmed_draft_tokens=self.num_trimmed_draft_tokens - earlier.num_trimmed_draft_tokens,
+            num_shadow_drafts=self.num_shadow_drafts - earlier.num_shadow_drafts,
             num_plugin_errors=self.num_plugin_errors - earlier.num_plugin_errors,
             num_steps=self.num_steps - earlier.num_steps,
             model_seconds=self.model_seconds - earlier.model_seconds,

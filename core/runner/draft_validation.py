@@ -18,11 +18,13 @@ class ValidDrafts:
     Attributes:
         token_ids: per request of the batch, in order; empty where there was nothing or something invalid.
         probs: per request `[len(token_ids), V]` float32, if the proposer gives probabilities.
+        confidence: per request an estimate per token, if the proposer gives them.
         errors: a message per violation.
     """
 
     token_ids: list[list[int]]
     probs: list[torch.Tensor | None]
+    confidence: list[list[float] | None]
     errors: list[str]
 
 
@@ -40,7 +42,7 @@ def validate_drafts(
 
     A fault of the answer as a whole (its type, its length) drops every draft of the step.
     """
-    valid = ValidDrafts([[] for _ in requests], [None] * len(requests), [])
+    valid = ValidDrafts([[] for _ in requests], [None] * len(requests), [None] * len(requests), [])
     whole = _fault_of_the_whole(drafts, len(requests), capabilities)
     if whole is not None:
         valid.errors.append(whole)
@@ -50,7 +52,7 @@ def validate_drafts(
         try:
             tokens = _check_tokens(drafts.token_ids[i], request, vocab_size)
             if drafts.confidence is not None:
-                _check_confidence(drafts.confidence[i], len(tokens))
+                valid.confidence[i] = _check_confidence(drafts.confidence[i], len(tokens))
             if drafts.probs is not None:
                 valid.probs[i] = _check_probs(drafts.probs[i], tokens, vocab_size)
         except _Violation as violation:
@@ -102,13 +104,15 @@ def _check_tokens(tokens: object, request: DraftRequest, vocab_size: int) -> lis
     return [int(token) for token in array]
 
 
-def _check_confidence(confidence: object, num_tokens: int) -> None:
+def _check_confidence(confidence: object, num_tokens: int) -> list[float]:
     try:
         array = np.asarray(confidence, np.float64)
     except (TypeError, ValueError) as error:
         raise _Violation(f"confidence {confidence!r} is not a sequence of numbers") from error
     if array.shape != (num_tokens,) or not ((array >= 0) & (array <= 1)).all():
         raise _Violation(f"confidence {confidence!r} must be {num_tokens} numbers in [0, 1]")
+    result: list[float] = array.tolist()
+    return result
 
 
 def _check_probs(probs: object, tokens: list[int], vocab_size: int) -> torch.Tensor | None:

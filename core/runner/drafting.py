@@ -91,12 +91,17 @@ class Drafting:
         for message in valid.errors:
             self._report(message)
         drafts: dict[str, Sequence[int]] = {}
-        for request, tokens, probs in zip(context.requests, valid.token_ids, valid.probs, strict=True):
+        confidences: dict[str, Sequence[float]] = {}
+        for request, tokens, probs, confidence in zip(
+            context.requests, valid.token_ids, valid.probs, valid.confidence, strict=True
+        ):
             if tokens:
                 drafts[request.request_id] = tokens
                 if probs is not None:
                     self.draft_probs[request.request_id] = probs
-        return DraftTokenIds(draft_token_ids=drafts, num_errors=len(valid.errors))
+                if confidence is not None:
+                    confidences[request.request_id] = confidence
+        return DraftTokenIds(draft_token_ids=drafts, confidence=confidences, num_errors=len(valid.errors))
 
     def _within_positions(self, row: int) -> bool:
         most = self.capabilities.max_positions

@@ -24,8 +24,8 @@ class Harness:
     Args:
         model: folder of the target.
         proposer: class or name; None: plain decoding.
-        num_speculative_tokens: for the proposer.
-        options: the proposer's own, and further keys of `speculative_config`.
+        num_speculative_tokens: for the proposer: always drafted, so that a test knows what happens.
+        options: the proposer's own, and further keys of `speculative_config`, such as `adaptive`.
         settings: of `LLM`, over these defaults: blocks of 4 tokens, 64 of them, 8 requests, the oracle's attention.
 
     Attributes:
@@ -42,7 +42,12 @@ class Harness:
         options: Mapping[str, Any] = {},
         **settings: Any,
     ) -> None:
-        speculative = {"method": proposer, "num_speculative_tokens": num_speculative_tokens, **options}
+        speculative = {
+            "method": proposer,
+            "num_speculative_tokens": num_speculative_tokens,
+            "adaptive": False,
+            **options,
+        }
         defaults = {
             "block_size": 4,
             "num_kv_blocks": 64,

@@ -45,7 +45,9 @@ def test_defaults():
     assert SpeculativeConfig(method="m").model_dump() == {
         "method": "m",
         "model": None,
-        "num_speculative_tokens": 4,
+        "num_speculative_tokens_per_batch_size": None,
+        "adaptive": True,
+        "num_speculative_tokens": 8,
         "verification": "coupled",
         "on_proposer_error": "skip",
         "options": {},

@@ -9,6 +9,7 @@ from typing import Any
 
 from outrider.api import ProposerCapabilities, SamplingParams
 from outrider.engine.core import EngineCore
+from outrider.engine.draft_limits import DraftLimits
 from outrider.engine.draft_policy import DraftPolicy
 from outrider.engine.kv_cache import KVCacheManager
 from outrider.engine.request import Request
@@ -76,6 +77,7 @@ class Harness:
         enable_prefix_caching: bool = True,
         num_speculative_tokens: int = 0,
         capabilities: ProposerCapabilities | None = None,
+        draft_policy: DraftPolicy | None = None,
         next_token: NextToken = mix,
         drafter: Drafter = no_drafts,
         tokenizer: Any = None,
@@ -96,7 +98,8 @@ class Harness:
             max_num_batched_tokens=max_num_batched_tokens,
             max_model_len=max_model_len,
             enable_chunked_prefill=enable_chunked_prefill,
-            draft_policy=DraftPolicy(num_speculative_tokens, capabilities),
+            draft_limits=DraftLimits(num_speculative_tokens, capabilities),
+            draft_policy=draft_policy,
         )
         self.runner = FakeRunner(
             num_blocks,

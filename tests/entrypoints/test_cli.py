@@ -44,8 +44,8 @@ def truth(tiny: Path, backend: str) -> list[int]:
 
 @pytest.fixture
 def oracle(truth: list[int]) -> list[str]:
-    """Flags for a drafter that knows the continuation, but for one token."""
-    options = f'{{"truth": [{truth}], "wrong_at": [7]}}'
+    """Flags for a drafter that knows the continuation, but for one token, and always drafts."""
+    options = f'{{"truth": [{truth}], "wrong_at": [7], "adaptive": false}}'
     return ["--method", ORACLE, "--num-speculative-tokens", "3", "--speculative-config", options]
 
 

@@ -255,6 +255,7 @@ def test_metrics_tell_what_drafting_did(llm: LLM, tiny: Path, backend: str) -> N
     speculative = {
         "method": OracleProposer,
         "num_speculative_tokens": 3,
+        "adaptive": False,
         "truth": [truth],
         "wrong_at": {len(ids("hello")) + 2},
     }

@@ -64,5 +64,5 @@ def test_the_text_format_has_every_metric_once() -> None:
     export_stats(engine_stats(), "oracle", registry)
     lines = generate_latest(registry).decode().splitlines()
     helps = [line.split()[2] for line in lines if line.startswith("# HELP")]
-    assert len(helps) == len(set(helps)) == 20
+    assert len(helps) == len(set(helps)) == 22
     assert 'outrider:spec_decode_num_drafts_total{method="oracle"} 2.0' in lines

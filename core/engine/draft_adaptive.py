@@ -1,0 +1,205 @@
+"""Drafts as long as pays, by what steps cost here and now and by how drafts have fared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from operator import mul
+
+from .draft_acceptance import Acceptance
+from .draft_cost import DraftCost, VerifyCost
+
+_LEARNING_SHARE = 0.01  # of the time, for drafts that are not expected to pay
+_FIRST_LEARNING_STEPS = 10  # steps' worth of that time to begin with
+_MARGIN = 1.05  # what a draft must be worth of the time it costs
+_KEEP_STEP = 0.97
+
+
+class AdaptiveDrafts:
+    """Chooses the lengths that make most tokens per second, none included.
+
+    Another row for a draft is worth its expected tokens, and costs time in which the engine would otherwise make
+    tokens at the rate it does lately, plain decoding's at least. A step verifies the set of drafts with the largest
+    surplus of the one over the other.
+
+    A proposer that is cheap beside a step is always asked for all there is room for, and the drafts are cut when they
+    are known. A dear one is asked for what is expected to pay, and for all only as often as takes one percent of the
+    time: often enough to notice when drafting would pay again. What is not verified is still compared with what the
+    target emits, and so teaches as much as what is.
+
+    Args:
+        max_length: most tokens to draft for one request.
+        verify_cost: of the target, measured at start-up if it could be.
+        always_asked: the proposer runs in every step whether or not there is a budget, to keep its own cache.
+        sampled_drafts: tokens are accepted by comparing the proposer's probability of them with the target's.
+            Then the number of drafts to verify must not depend on what they are, or the output's distribution would;
+            so the proposer's confidence is not used. And whether the target emits the same token is no measure of
+            acceptance, so only verified drafts teach.
+    """
+
+    def __init__(
+        self,
+        max_length: int,
+        verify_cost: VerifyCost,
+        *,
+        always_asked: bool = False,
+        sampled_drafts: bool = False,
+    ) -> None:
+        self._max_length = max_length
+        self._verify_cost = verify_cost
+        self._draft_cost = DraftCost()
+        self._acceptance = Acceptance(max_length)
+        self._always_asked = always_asked
+        self._sampled_drafts = sampled_drafts
+        self._other_seconds = 0.0
+        self._num_steps = 0
+        self._num_emitted = 0
+        self._draft_seconds = 0.0
+        self._learning_seconds = 0.0
+        self._is_learning = False
+        # Lately: seconds that plain decoding would have taken for the tokens that were emitted, and that were taken.
+        self._plain_seconds = self._taken_seconds = 0.0
+
+    def budgets(self, room: Mapping[str, int]) -> dict[str, int]:
+        """Ask for everything if time to learn is left for it, else for what is expected to pay."""
+        longest = min(max(room.values(), default=0), self._max_length)
+        self._is_learning = False
+        if longest == 0:
+            return dict.fromkeys(room, 0)
+        everything = {request_id: min(most, self._max_length) for request_id, most in room.items()}
+        seconds = self._extra_draft_seconds(longest)
+        if self._sampled_drafts:
+            plain, more = self._verify_cost.curve(len(room), len(room) + 1)
+            seconds += max(more - plain, 0.0)
+        if seconds <= self._learning_seconds:
+            self._learning_seconds -= seconds
+            self._is_learning = True
+            return everything
+        expected = {
+            request_id: _survival(self._acceptance.expect(request_id, most))
+            for request_id, most in everything.items()
+            if most > 0
+        }
+        return {**dict.fromkeys(room, 0), **self._choose(expected, len(room), with_drafting=True)}
+
+    def lengths(
+        self,
+        drafts: Mapping[str, Sequence[int]],
+        confidence: Mapping[str, Sequence[float]],
+        num_requests: int,
+    ) -> dict[str, int]:
+        """Cut drafts to what is expected to pay now that they are known."""
+        if self._sampled_drafts:
+            return self._lengths_of_sampled(drafts, num_requests)
+        expected = {
+            request_id: _survival(
+                self._acceptance.add_draft(request_id, token_ids, confidence.get(request_id))
+            )
+            for request_id, token_ids in drafts.items()
+        }
+        return self._choose(expected, num_requests)
+
+    def observe_proposal(self, budgets: Mapping[str, int], seconds: float) -> None:
+        """Learn what the proposer takes."""
+        longest = max(budgets.values(), default=0)
+        if longest or self._always_asked:
+            self._draft_cost.observe(longest, seconds)
+            self._draft_seconds = self._draft_cost.seconds(longest)
+
+    def observe_tokens(self, request_id: str, token_ids: Sequence[int]) -> None:
+        """Learn which of a request's drafts were right."""
+        self._num_emitted += len(token_ids)
+        self._acceptance.add_tokens(request_id, token_ids)
+
+    def observe_step(
+        self, num_requests: int, num_rows: int, seconds: float, other_seconds: float, *, has_prompt: bool
+    ) -> None:
+        """Learn what a step takes, unless rows of a prompt were in it, which decide no token."""
+        num_emitted, self._num_emitted = self._num_emitted, 0
+        draft_seconds, self._draft_seconds = self._draft_seconds, 0.0
+        if has_prompt:
+            return
+        self._verify_cost.observe(num_rows, seconds)
+        if self._num_steps == 0:
+            self._other_seconds = other_seconds
+        else:
+            self._other_seconds += 0.1 * (min(other_seconds, 3 * self._other_seconds) - self._other_seconds)
+        curve = self._verify_cost.curve(num_requests, num_rows)
+        plain = curve[0] + self._other_seconds
+        taken = curve[-1] + self._other_seconds + draft_seconds
+        self._plain_seconds = self._plain_seconds * _KEEP_STEP + num_emitted / num_requests * plain
+        self._taken_seconds = self._taken_seconds * _KEEP_STEP + taken
+        if self._num_steps == 0:
+            self._learning_seconds += _FIRST_LEARNING_STEPS * plain
+        most = _FIRST_LEARNING_STEPS * max(plain, draft_seconds)
+        self._learning_seconds = min(self._learning_seconds + _LEARNING_SHARE * taken, most)
+        self._num_steps += 1
+
+    def forget(self, request_id: str) -> None:
+        """The request has ended."""
+        self._acceptance.forget(request_id)
+
+    def _lengths_of_sampled(self, drafts: Mapping[str, Sequence[int]], num_requests: int) -> dict[str, int]:
+        expected = {
+            request_id: _survival(self._acceptance.expect(request_id, len(token_ids)))
+            for request_id, token_ids in drafts.items()
+        }
+        chosen = self._choose(expected, num_requests)
+        if self._is_learning and expected and not any(chosen.values()):
+            likeliest = max(expected, key=lambda request_id: expected[request_id][:1])
+            chosen[likeliest] = min(1, len(expected[likeliest]))
+        for request_id, length in chosen.items():
+            self._acceptance.add_draft(request_id, drafts[request_id][:length], None)
+        return chosen
+
+    def _choose(
+        self, expected: Mapping[str, Sequence[float]], num_requests: int, with_drafting: bool = False
+    ) -> dict[str, int]:
+        """Return a length for each request.
+
+        Args:
+            expected: per request the probability that its draft is accepted up to each position; falling.
+            with_drafting: the proposer's time is still to be spent.
+        """
+        lengths = dict.fromkeys(expected, 0)
+        # The likeliest first: each request's positions then come in order.
+        ranked = sorted(
+            (
+                (-likely, position, request_id)
+                for request_id, survival in expected.items()
+                for position, likely in enumerate(survival)
+            ),
+        )
+        if not ranked:
+            return lengths
+        curve = self._verify_cost.curve(num_requests, num_requests + len(ranked))
+        price = _MARGIN * self._tokens_per_second(num_requests, curve[0])
+        best_surplus, num_chosen, longest, tokens = 0.0, 0, 0, 0.0
+        for index, (unlikely, position, _) in enumerate(ranked, 1):
+            tokens -= unlikely
+            seconds = curve[index] - curve[0]
+            if with_drafting:
+                longest = max(longest, position + 1)
+                seconds += self._extra_draft_seconds(longest)
+            surplus = tokens - price * seconds
+            if surplus > best_surplus:
+                best_surplus, num_chosen = surplus, index
+        for _, _, request_id in ranked[:num_chosen]:
+            lengths[request_id] += 1
+        return lengths
+
+    def _tokens_per_second(self, num_requests: int, plain_seconds: float) -> float:
+        """What time is worth: the rate lately, but no less than that of plain decoding."""
+        plain = num_requests / (plain_seconds + self._other_seconds)
+        if self._plain_seconds <= self._taken_seconds:
+            return plain
+        return plain * self._plain_seconds / self._taken_seconds
+
+    def _extra_draft_seconds(self, length: int) -> float:
+        """What a call of the proposer adds to a step."""
+        return self._draft_cost.seconds(length) - (self._draft_cost.seconds(0) if self._always_asked else 0.0)
+
+
+def _survival(estimates: Iterable[float]) -> list[float]:
+    """Probabilities that a draft is accepted up to each position, from those of each position given the ones before."""
+    return list(accumulate(estimates, mul))
