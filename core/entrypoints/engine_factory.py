@@ -24,10 +24,11 @@ from ..metrics.prometheus import export_stats
 from ..metrics.stats import EngineStats
 from ..models.cache import CachePlan, allocate_caches, plan_caches
 from ..models.capabilities import check_capabilities
+from ..models.fuse import fuse_decoder_layers
 from ..models.hidden_states import HiddenStateCapture
 from ..models.load import LoadedModel, load_model
 from ..models.routing import RoutedModel
-from ..models.row_invariant_linear import make_row_invariant
+from ..models.packed_layers import pack_layers
 from ..models.target import Target
 from ..plugins import PluginManager
 from ..runner.draft_model import RoutedDraftModel
@@ -177,8 +178,13 @@ def _route(
     plugins: PluginManager,
     loaded: LoadedModel,
 ) -> RoutedModel:
+    if loaded.weights is not None:
+        # Of the target nothing is left to pack; a drafter's network keeps what it computes with.
+        pack_layers(module, "float32")
     routed = RoutedModel.route(module, plugins.backends, name, dummy_inputs, loaded.device, loaded.dtype)
-    make_row_invariant(module)
+    if loaded.weights is not None:
+        attention = {layer.module: layer.attention for layer in routed.layers if layer.attention is not None}
+        fuse_decoder_layers(module, attention, dummy_inputs)
     return routed
 
 

@@ -72,7 +72,7 @@ def bound(bindings: Sequence[tuple[torch.nn.Module, Any]]) -> Iterator[None]:
             attributes.update(before)
 
 
-def _binding_of(module: torch.nn.Module) -> AttentionBinding:
+def binding_of(module: torch.nn.Module) -> AttentionBinding:
     """What `module` is bound to now.
 
     Raises:
@@ -122,7 +122,7 @@ def _attention(
     Returns:
         `[1, T, H, value_size]`, contiguous since many architectures `view` it, and no attention weights.
     """
-    binding = _binding_of(module)
+    binding = binding_of(module)
     output = binding.attend(_rows(query), _rows(key), _rows(value), attention_mask, keywords)
     return output.unsqueeze(0).contiguous(), None
 

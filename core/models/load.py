@@ -13,15 +13,20 @@ import transformers
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from ..api import ConfigError, ModelError
+from ..kernels.cpu.weights import WeightFormat
 from .attention_interface import ATTENTION_IMPLEMENTATION
 from .context_length import longest_context
 from .gguf import load_gguf_model
+from .packed_layers import pack_layers
 from .progress import announce, quiet
 from .sources import ACCEPTED, ModelSource, find_source
 from .tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from ..config import ModelConfig
+
+
+_AUTO: dict[torch.dtype, WeightFormat] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +38,8 @@ class LoadedModel:
         model: `...ForCausalLM` in eval mode, its attention implementation `outrider`: it runs once it is routed.
         tokenizer: transformers tokenizer, or None if the model has none.
         config: transformers configuration.
-        dtype, device: of weights and activations.
+        dtype, device: of the activations.
+        weights: how the kernels keep the weights of linear layers; None: torch computes them, in `dtype`.
         max_model_len: most tokens of prompt and output together.
         vocab_size: width of the logits.
         eos_token_ids: tokens that end a text, as transformers' `generate` has it; may be empty.
@@ -45,6 +51,7 @@ class LoadedModel:
     config: Any
     dtype: torch.dtype
     device: torch.device
+    weights: WeightFormat | None
     max_model_len: int
     vocab_size: int
     eos_token_ids: frozenset[int]
@@ -62,8 +69,14 @@ def load_model(settings: ModelConfig) -> LoadedModel:
     """
     source = find_source(settings.model)
     device = _device(settings.device)
+    packs = device.type == "cpu" and settings.dtype in ("auto", "float32")
+    if settings.weights != "auto" and not packs:
+        raise ConfigError(
+            f"weights={settings.weights!r} is for float32 activations on a CPU; here device is {device.type!r} and"
+            f" dtype {settings.dtype!r}: drop `weights`, or set device='cpu' and dtype='float32'"
+        )
     with quiet(), _as_model_error(source):
-        model, report = _load_weights(source, settings, device)
+        model, report = _load_weights(source, settings, packs)
         tokenizer = load_tokenizer(source, settings.tokenizer, settings.trust_remote_code)
     missing = sorted(report.get("missing_keys", ()))
     if missing:
@@ -74,6 +87,11 @@ def load_model(settings: ModelConfig) -> LoadedModel:
     # Attention keeps its keys and values in our blocks.
     model.config.use_cache = text_config.use_cache = False
     model = model.to(device).eval().requires_grad_(False)
+    weights: WeightFormat | None = None
+    if packs:
+        weights = _AUTO[model.dtype] if settings.weights == "auto" else settings.weights
+        with _as_model_error(source):
+            pack_layers(model, weights)
     head = model.get_output_embeddings()
     weight = getattr(head, "weight", None)
     return LoadedModel(
@@ -81,24 +99,30 @@ def load_model(settings: ModelConfig) -> LoadedModel:
         model=model,
         tokenizer=tokenizer,
         config=model.config,
-        dtype=model.dtype,
+        dtype=torch.float32 if packs else model.dtype,
         device=device,
+        weights=weights,
         max_model_len=longest_context(text_config, settings.max_model_len),
         vocab_size=int(text_config.vocab_size if weight is None else weight.shape[0]),
         eos_token_ids=_eos_token_ids(model, text_config, tokenizer),
     )
 
 
-def _load_weights(
-    source: ModelSource, settings: ModelConfig, device: torch.device
-) -> tuple[Any, dict[str, Any]]:
+def _load_weights(source: ModelSource, settings: ModelConfig, packs: bool) -> tuple[Any, dict[str, Any]]:
+    """Load in the type of the activations; if weights are `packs`-ed, in the type that packing begins with."""
+    if source.gguf_file is None:
+        config = _config(source, settings.trust_remote_code)
+        checkpoint = config.get_text_config().dtype or config.dtype
+    else:
+        config = checkpoint = None
     dtype: Any = "auto" if settings.dtype == "auto" else getattr(torch, settings.dtype)
-    if dtype == "auto" and (device.type == "cpu" or source.gguf_file is not None):
-        dtype = torch.float32
+    if packs:
+        exact = torch.bfloat16 if checkpoint == torch.bfloat16 else torch.float32
+        dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}.get(settings.weights, exact)
     if source.gguf_file is not None:
         announce(f"Reading {source.gguf_file.name}")
+        dtype = torch.float32 if dtype == "auto" else dtype
         return load_gguf_model(source.gguf_file, dtype, ATTENTION_IMPLEMENTATION)
-    config = _config(source, settings.trust_remote_code)
     return AutoModelForCausalLM.from_pretrained(
         source.location,
         config=config,

@@ -27,28 +27,34 @@ class Recorder:
         self.rows: dict[tuple[int, ...], set[bytes]] = {}
         run = ModelRunner._run_target
 
-        def recording(runner: Any, step: Any) -> torch.Tensor:
-            logits = run(runner, step)
+        def recording(runner: Any, step: Any) -> Any:
+            result = run(runner, step)
+            logits: torch.Tensor = result[0]
             for row, flat in zip(logits, step.spec.logits_indices.tolist(), strict=True):
                 batch_row = step.rows.batch_rows[step.rows.request_of_row[flat]]
                 prefix = runner._batch.token_ids[batch_row, : step.rows.positions[flat] + 1]
                 self.rows.setdefault(tuple(prefix.tolist()), set()).add(row.numpy().tobytes())
-            return logits
+            return result
 
         monkeypatch.setattr(ModelRunner, "_run_target", recording)
 
 
-def generate(model: str, batches: list[list[list[int]]], temperature: float, **settings: Any) -> None:
+def generate_with(model: str, batches: list[list[list[int]]], temperature: float, **settings: Any) -> None:
     params = SamplingParams(temperature=temperature, seed=3, max_tokens=14)
     with LLM(model, block_size=4, **settings) as llm:
         for prompts in batches:
             llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize(
+    ("temperature", "weights"), [(0.0, "float32"), (0.9, "float32"), (0.9, "bfloat16"), (0.9, "int8")]
+)
 def test_a_position_has_one_logits_row(
-    model: str, temperature: float, monkeypatch: pytest.MonkeyPatch
+    model: str, temperature: float, weights: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def generate(*args: Any, **settings: Any) -> None:
+        generate_with(*args, weights=weights, **settings)
+
     recorder = Recorder(monkeypatch)
 
     one_by_one, together, twice = [[prompt] for prompt in PROMPTS], [PROMPTS], [PROMPTS * 2]
@@ -58,7 +64,7 @@ def test_a_position_has_one_logits_row(
     generate(model, twice, temperature, max_num_batched_tokens=8, max_num_seqs=3)
     generate(model, twice, temperature, num_kv_blocks=10, enable_prefix_caching=False)
     for proposer, k in ((SelfProposer, 1), (SelfProposer, 5), (RandomProposer, 3)):
-        speculative = {"method": proposer, "num_speculative_tokens": k}
+        speculative = {"method": proposer, "num_speculative_tokens": k, "adaptive": False}
         generate(model, together, temperature, speculative_config=speculative)
 
     assert len(alone) >= 14 * len(PROMPTS)

@@ -8,8 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from outrider.kernels.cpu import linear as module
-from outrider.kernels.cpu.linear import LANES, linear
+from outrider.kernels.cpu import linear as linear_module
+from outrider.kernels.cpu import product
+from outrider.kernels.cpu.linear import linear as packed_linear
+from outrider.kernels.cpu.simd import LANES
+from outrider.kernels.cpu.weights import PackedWeight
+from outrider.kernels.cpu.work import new_board
 
 Array = npt.NDArray[np.float32]
 
@@ -24,6 +28,21 @@ SHAPES = [
 ]  # K, N: with and without remainders
 
 
+FORMATS = ["float32", "bfloat16", "int8"]
+
+
+def pack(weight: Array, weights: str) -> PackedWeight:
+    """A weight in one of the formats; to bfloat16 it is cut, not rounded."""
+    if weights == "bfloat16":
+        return PackedWeight.pack((weight.view(np.uint32) >> 16).astype(np.uint16))
+    return PackedWeight.pack(weight, quantize=weights == "int8")
+
+
+def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """The product with a float32 weight."""
+    return packed_linear(x, PackedWeight.pack(np.ascontiguousarray(weight)), bias)
+
+
 def operands(num_rows: int, depth: int, num_columns: int) -> tuple[Array, Array, Array]:
     random = np.random.default_rng(depth * 1000 + num_columns)
     # Magnitudes over six decades, so that any other order of addition shows in the bits.
@@ -36,19 +55,31 @@ def operands(num_rows: int, depth: int, num_columns: int) -> tuple[Array, Array,
     )
 
 
+@pytest.mark.parametrize("weights", FORMATS)
 @pytest.mark.parametrize(("depth", "num_columns"), SHAPES)
-def test_a_row_has_the_same_bits_in_every_batch(depth: int, num_columns: int) -> None:
-    x, weight, bias = operands(64, depth, num_columns)
-    alone = np.concatenate([linear(x[row : row + 1], weight, bias) for row in range(64)])
+def test_a_row_has_the_same_bits_in_every_batch(weights: str, depth: int, num_columns: int) -> None:
+    x, matrix, bias = operands(64, depth, num_columns)
+    weight = pack(matrix, weights)
+    alone = np.concatenate([packed_linear(x[row : row + 1], weight, bias) for row in range(64)])
     for num_rows in range(1, 65):
-        assert (linear(x[:num_rows], weight, bias) == alone[:num_rows]).all()
-        assert (linear(x[64 - num_rows :], weight, bias) == alone[64 - num_rows :]).all()
+        assert (packed_linear(x[:num_rows], weight, bias) == alone[:num_rows]).all()
+        assert (packed_linear(x[64 - num_rows :], weight, bias) == alone[64 - num_rows :]).all()
+
+
+@pytest.mark.parametrize("weights", FORMATS)
+@pytest.mark.parametrize(("depth", "num_columns"), SHAPES)
+def test_a_format_computes_with_the_numbers_that_it_holds(weights: str, depth: int, num_columns: int) -> None:
+    x, matrix, bias = operands(9, depth, num_columns)
+    weight = pack(matrix, weights)
+    exact = x.astype(np.float64) @ weight.rows().astype(np.float64).T + bias
+    scale = np.abs(x).astype(np.float64) @ np.abs(weight.rows()).astype(np.float64).T + np.abs(bias)
+    assert (np.abs(packed_linear(x, weight, bias) - exact) <= (depth / LANES + 7) * 2.0**-24 * scale).all()
 
 
 @pytest.mark.parametrize("depth", [1037, 1040])
 def test_a_row_has_the_same_bits_in_a_batch_of_several_blocks(depth: int) -> None:
     x, weight, bias = operands(300, depth, 9)
-    assert x.nbytes > 2 * module._ROWS_BYTES
+    assert x.nbytes > 2 * product._ROWS_BYTES
     order = np.random.default_rng(0).permutation(300)
     together = linear(x, weight, bias)
     assert (linear(x[order], weight, bias) == together[order]).all()
@@ -56,19 +87,21 @@ def test_a_row_has_the_same_bits_in_a_batch_of_several_blocks(depth: int) -> Non
         assert (linear(x[row : row + 1], weight, bias)[0] == together[row]).all()
 
 
-@pytest.mark.parametrize(("depth", "num_columns"), SHAPES)
+@pytest.mark.parametrize("weights", FORMATS)
+@pytest.mark.parametrize(("depth", "num_columns"), [(64, 64), (1040, 577), (16, 4099)])
 @pytest.mark.parametrize("num_rows", [1, 3, 9])
 def test_bits_do_not_depend_on_the_division_among_threads(
-    num_rows: int, depth: int, num_columns: int
+    num_rows: int, depth: int, num_columns: int, weights: str
 ) -> None:
-    x, weight, bias = operands(num_rows, depth, num_columns)
-    tails = module._tail(x), module._tail(weight)
-    serial = np.full((num_rows, num_columns), np.nan, dtype=np.float32)
-    module._columns(x, weight, *tails, bias, serial, 0, num_columns)
-    for num_parts in (1, 2, 3, 5, 8, 64):
-        divided = np.full_like(serial, np.nan)
-        module._columns_parallel(x, weight, *tails, bias, divided, num_parts)
-        assert (divided == serial).all()
+    x, matrix, bias = operands(num_rows, depth, num_columns)
+    weight = pack(matrix, weights)
+    results = []
+    for num_workers in (1, 2, 3, 5, 8, 64):
+        out = np.full((num_rows, num_columns), np.nan, np.float32)
+        linear_module._run(x, weight.values, weight.scales, bias, out, new_board(1), num_workers)
+        results.append(out)
+    assert all((out == results[0]).all() for out in results)
+    assert not np.isnan(results[0]).any()
 
 
 def test_bits_of_a_column_do_not_depend_on_its_neighbours() -> None:
@@ -126,19 +159,28 @@ def test_inputs_are_only_read_and_may_be_strided() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("x", "bias", "error", "message"),
     [
-        ((np.zeros((2, 3)), np.zeros((4, 3), np.float32)), TypeError, "x is float64"),
-        ((np.zeros((2, 3), np.float32), np.zeros((4, 3), np.float16)), TypeError, "weight is float16"),
-        ((np.zeros((2, 3), np.float32), np.zeros((4, 5), np.float32)), ValueError, r"\(2, 3\).*\(4, 5\)"),
-        ((np.zeros(3, np.float32), np.zeros((4, 3), np.float32)), ValueError, r"\(3,\)"),
-        (
-            (np.zeros((2, 3), np.float32), np.zeros((4, 3), np.float32), np.zeros(3, np.float32)),
-            ValueError,
-            r"bias \(3,\)",
-        ),
+        (np.zeros((2, 3)), None, TypeError, "x is float64"),
+        (np.zeros((2, 5), np.float32), None, ValueError, r"\(2, 5\).*\(4, 3\)"),
+        (np.zeros(3, np.float32), None, ValueError, r"\(3,\)"),
+        (np.zeros((2, 3), np.float32), np.zeros(3, np.float32), ValueError, r"bias \(3,\)"),
+        (np.zeros((2, 3), np.float32), np.zeros(4), TypeError, "bias is float64"),
     ],
 )
-def test_operands_that_do_not_fit_are_named(arguments: Any, error: type[Exception], message: str) -> None:
+def test_operands_that_do_not_fit_are_named(x: Any, bias: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        linear(*arguments)
+        packed_linear(x, PackedWeight.pack(np.zeros((4, 3), np.float32)), bias)
+
+
+@pytest.mark.parametrize(
+    ("weight", "error", "message"),
+    [
+        (np.zeros((4, 3)), TypeError, "float64"),
+        (np.zeros((4, 3), np.float16), TypeError, "float16"),
+        (np.zeros(4, np.float32), ValueError, r"\(4,\)"),
+    ],
+)
+def test_a_weight_that_cannot_be_packed_is_named(weight: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        PackedWeight.pack(weight)

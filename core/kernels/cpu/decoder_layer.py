@@ -1,0 +1,188 @@
+"""A decoder layer of the Llama shape in two parallel regions, one before attention and one after it.
+
+Before: RMSNorm, the products that give queries, keys and values, normalisation of heads, rotary embedding. After:
+output product and residual, RMSNorm, gated MLP, residual. Between the products of a region the threads meet as `work`
+describes. Every row is computed as if it were alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import prange
+
+from .linear import chunk_of_columns
+from .product import columns
+from .rows import gate, normalize_head, normalize_row, rotate_head
+from .simd import inlined, kernel
+from .work import done, draw, wait
+
+NUM_STAGES = 4
+"""Stages of the longer region: what its board has to count."""
+
+_ROWS = 16  # rows of a task that normalises
+
+
+@inlined
+def _normalize(x: Any, weight: Any, epsilon: Any, out: Any, board: Any, stage: int) -> None:
+    """One stage: the norm of every row."""
+    square = np.empty((1, 1), np.float32)
+    num_rows = len(x)
+    first = draw(board, stage) * _ROWS
+    while first < num_rows:
+        for row in range(first, min(num_rows, first + _ROWS)):
+            normalize_row(x, weight, epsilon, out, square, row)
+        done(board, stage)
+        first = draw(board, stage) * _ROWS
+    wait(board, stage, -(-num_rows // _ROWS))
+
+
+@inlined
+def _head(
+    x: Any, qkv: Any, scales: Any, bias: Any, out: Any, norm: Any, epsilon: Any, cos: Any, sin: Any,
+    head: int, first_head: int, size: int,
+) -> None:  # fmt: skip
+    """The columns of one head of `qkv`, written to `out [M, heads * D]` that begins with `first_head`."""
+    columns(x, qkv, scales, bias, out, head * size, head * size + size, first_head * size)
+    begin = (head - first_head) * size
+    for row in range(len(x)):
+        entries = out[row, begin : begin + size]
+        if len(norm):
+            normalize_head(entries, norm, epsilon)
+        if cos.shape[1]:
+            rotate_head(entries, cos[row], sin[row])
+
+
+def _build_before(fingerprint: int) -> Callable[..., Any]:
+    def before_attention(
+        hidden: Any, norm: Any, epsilon: Any, qkv: Any, scales: Any, bias: Any, query_norm: Any, key_norm: Any,
+        head_epsilon: Any, cos: Any, sin: Any, normed: Any, query: Any, key: Any, value: Any, size: int, board: Any,
+        num_workers: int,
+    ) -> int:  # fmt: skip
+        """Compute queries, keys and values of `T` rows.
+
+        Args:
+            hidden: `[T, H]`.
+            norm: `[H]`, weight of the first RMSNorm; `epsilon` belongs to it.
+            qkv, scales, bias: `[(heads + 2 * kv_heads) * D, padded(H)]`, as `product.columns` takes them.
+            query_norm, key_norm: `[D]`, weights of the norms over heads, or `[0]`; `head_epsilon` belongs to them.
+            cos, sin: `[T, R]` of the rotary embedding; `R` is 0 for none.
+            normed: `[T, padded(H)]`, scratch.
+            query, key, value: `[T, heads * D]`, `[T, kv_heads * D]` twice: the result.
+            size: `D`.
+            board: from `work.new_board`.
+        """
+        board[:] = 0
+        key_head = query.shape[1] // size
+        value_head = key_head + key.shape[1] // size
+        num_heads = value_head + value.shape[1] // size
+        for _ in prange(num_workers):
+            _normalize(hidden, norm, epsilon, normed, board, 0)
+            head = draw(board, 1)
+            while head < num_heads:
+                if head < key_head:
+                    _head(normed, qkv, scales, bias, query, query_norm, head_epsilon, cos, sin, head, 0, size)
+                elif head < value_head:
+                    _head(
+                        normed, qkv, scales, bias, key, key_norm, head_epsilon, cos, sin, head, key_head, size
+                    )
+                else:
+                    columns(
+                        normed, qkv, scales, bias, value, head * size, head * size + size, value_head * size
+                    )
+                head = draw(board, 1)
+        return fingerprint
+
+    return before_attention
+
+
+before_attention = kernel(_build_before)
+
+
+@inlined
+def _add_product(
+    x: Any,
+    weight: Any,
+    scales: Any,
+    bias: Any,
+    residual: Any,
+    out: Any,
+    board: Any,
+    stage: int,
+    num_workers: int,
+) -> None:
+    """One stage: `out = residual + x @ weight.T + bias`; nobody is waited for."""
+    num_columns = len(weight)
+    chunk = chunk_of_columns(num_columns, num_workers)
+    first = draw(board, stage) * chunk
+    while first < num_columns:
+        last = min(num_columns, first + chunk)
+        columns(x, weight, scales, bias, out, first, last, 0)
+        for row in range(len(x)):
+            for n in range(first, last):
+                out[row, n] = residual[row, n] + out[row, n]
+        done(board, stage)
+        first = draw(board, stage) * chunk
+
+
+@inlined
+def _gated(
+    x: Any, weight: Any, scales: Any, bias: Any, gates: Any, ups: Any, intermediate: int, board: Any, stage: int,
+    num_workers: int,
+) -> None:  # fmt: skip
+    """One stage: `gates = silu(x @ gate.T) * (x @ up.T)`, the halves of `weight`; zeros behind `intermediate`."""
+    width = gates.shape[1]
+    chunk = chunk_of_columns(width, num_workers)
+    first = draw(board, stage) * chunk
+    while first < width:
+        last = min(intermediate, first + chunk)
+        columns(x, weight, scales, bias, gates, first, last, 0)
+        columns(x, weight, scales, bias, ups, intermediate + first, intermediate + last, intermediate)
+        end = min(width, first + chunk)
+        for row in range(len(x)):
+            for n in range(last, end):
+                gates[row, n] = ups[row, n] = np.float32(0.0)
+        gate(gates, ups, first, end)
+        done(board, stage)
+        first = draw(board, stage) * chunk
+    wait(board, stage, -(-width // chunk))
+
+
+def _build_after(fingerprint: int) -> Callable[..., Any]:
+    def after_attention(
+        attended: Any, residual: Any, output: Any, output_scales: Any, output_bias: Any, norm: Any, epsilon: Any,
+        gate_up: Any, gate_up_scales: Any, gate_up_bias: Any, down: Any, down_scales: Any, down_bias: Any,
+        middle: Any, normed: Any, gates: Any, ups: Any, intermediate: int, out: Any, board: Any, num_workers: int,
+    ) -> int:  # fmt: skip
+        """Turn attention's output for `T` rows into the layer's output.
+
+        Args:
+            attended: `[T, padded(heads * D)]`.
+            residual: `[T, H]`, what entered the layer.
+            output: `[H, padded(heads * D)]`; like `gate_up [2 * I, padded(H)]` and `down [H, padded(I)]` with scales
+                and bias as `product.columns` takes them.
+            norm: `[H]`, weight of the second RMSNorm; `epsilon` belongs to it.
+            middle: `[T, H]`, scratch; `normed`: `[T, padded(H)]`; `gates`, `ups`: `[T, padded(I)]`.
+            intermediate: `I`.
+            out: `[T, H]`: the result.
+            board: from `work.new_board`.
+        """
+        board[:] = 0
+        for _ in prange(num_workers):
+            _add_product(
+                attended, output, output_scales, output_bias, residual, middle, board, 0, num_workers
+            )
+            wait(board, 0, -(-len(output) // chunk_of_columns(len(output), num_workers)))
+            _normalize(middle, norm, epsilon, normed, board, 1)
+            _gated(
+                normed, gate_up, gate_up_scales, gate_up_bias, gates, ups, intermediate, board, 2, num_workers
+            )
+            _add_product(gates, down, down_scales, down_bias, middle, out, board, 3, num_workers)
+        return fingerprint
+
+    return after_attention
+
+
+after_attention = kernel(_build_after)

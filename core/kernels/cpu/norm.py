@@ -1,0 +1,41 @@
+"""RMSNorm of rows (Zhang & Sennrich 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import get_num_threads, prange
+
+from .rows import normalize_row
+from .simd import kernel
+from .weights import padded
+
+_PARALLEL_FROM = 64 * 1024  # numbers that are worth waking the other threads for
+
+
+def _build(fingerprint: int) -> Callable[..., Any]:
+    def run(x: Any, weight: Any, epsilon: Any, out: Any, num_workers: int) -> int:
+        num_rows = len(x)
+        for worker in prange(num_workers):
+            square = np.empty((1, 1), np.float32)
+            for row in range(num_rows * worker // num_workers, num_rows * (worker + 1) // num_workers):
+                normalize_row(x, weight, epsilon, out, square, row)
+        return fingerprint
+
+    return run
+
+
+_run = kernel(_build)
+
+
+def rms_norm(
+    x: npt.NDArray[np.float32], weight: npt.NDArray[np.float32], epsilon: np.float32
+) -> npt.NDArray[np.float32]:
+    """Return `weight * x / sqrt(mean(x ** 2) + epsilon)`, row by row: `[M, H]` as `x`; `weight` is `[H]`."""
+    num_rows, size = x.shape
+    out = np.empty((num_rows, padded(size)), np.float32)
+    _run(np.ascontiguousarray(x), weight, epsilon, out, get_num_threads() if x.size >= _PARALLEL_FROM else 1)
+    return np.ascontiguousarray(out[:, :size])

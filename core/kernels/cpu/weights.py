@@ -1,0 +1,103 @@
+"""How a weight matrix lies in memory for the kernels: float32, bfloat16 or int8, rows padded to whole vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .simd import LANES
+
+WeightFormat = Literal["float32", "bfloat16", "int8"]
+
+NOTHING: npt.NDArray[np.float32] = np.zeros(0, np.float32)
+"""Stands for "no bias", "no scales"."""
+
+_FORMATS: dict[np.dtype[Any], WeightFormat] = {
+    np.dtype(np.float32): "float32",
+    np.dtype(np.uint16): "bfloat16",
+    np.dtype(np.int8): "int8",
+}
+_LARGEST = 127
+
+
+def padded(size: int) -> int:
+    """`size` rounded up to a multiple of `LANES`."""
+    return -(-size // LANES) * LANES
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """A matrix `[N, K]`.
+
+    Attributes:
+        values: `[N, padded(K)]`, C order, zeros behind column `K`: float32; uint16, the upper halves of float32 numbers
+            (bfloat16); or int8.
+        scales: `[N]` float32 for int8: the number is `value * scale`. `[0]` otherwise.
+        depth: `K`.
+    """
+
+    values: npt.NDArray[Any]
+    scales: npt.NDArray[np.float32]
+    depth: int
+
+    @classmethod
+    def pack(cls, weight: npt.NDArray[Any], *, quantize: bool = False) -> PackedWeight:
+        """Pack `[N, K]`, float32 or (as uint16) bfloat16; the array itself is kept if it needs no padding.
+
+        Args:
+            quantize: round to int8: `scale` of a row is its largest magnitude / 127, values are rounded to nearest,
+                ties to even. A number is then off by half a scale at most.
+
+        Raises:
+            TypeError: the array is of another type.
+            ValueError: it is no matrix, or cannot be quantised since it holds NaN or infinity.
+        """
+        if weight.dtype not in (np.float32, np.uint16):
+            raise TypeError(f"weight is {weight.dtype}; expected float32, or bfloat16 as uint16")
+        if weight.ndim != 2:
+            raise ValueError(f"weight {weight.shape} is not [N, K]")
+        depth = weight.shape[1]
+        scales = NOTHING
+        if quantize:
+            weight, scales = _quantized(weight)
+        if depth % LANES or not weight.flags.c_contiguous:
+            values = np.zeros((len(weight), padded(depth)), weight.dtype)
+            values[:, :depth] = weight
+            weight = values
+        return cls(weight, scales, depth)
+
+    @property
+    def format(self) -> WeightFormat:
+        """Name of the number format."""
+        return _FORMATS[self.values.dtype]
+
+    def rows(self, index: Any = slice(None)) -> npt.NDArray[np.float32]:
+        """The matrix, or some rows of it, as float32 `[., K]`."""
+        values = _as_float32(self.values[index])[..., : self.depth]
+        return values * self.scales[index][..., None] if len(self.scales) else values
+
+
+def _as_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return values.astype(np.float32, copy=False)
+
+
+def _quantized(weight: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    values = np.empty(weight.shape, np.int8)
+    scales = np.empty(len(weight), np.float32)
+    step = max(1, (1 << 22) // max(1, weight.shape[1]))  # rows at a time, so that no second matrix is needed
+    for first in range(0, len(weight), step):
+        rows = slice(first, first + step)
+        part = _as_float32(weight[rows])
+        largest = np.abs(part).max(axis=1, initial=0.0)
+        if not np.isfinite(largest).all():
+            raise ValueError("weight holds NaN or infinity, which int8 cannot represent")
+        scales[rows] = largest / np.float32(_LARGEST)
+        divisor = np.where(scales[rows] > 0, scales[rows], 1)
+        # A row of denormal numbers has a scale so coarse that the quotient may leave the range.
+        values[rows] = np.clip(np.rint(part / divisor[:, None]), -_LARGEST, _LARGEST)
+    return values, scales
