@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _NUM_CONFIDENCES = 12
+_WITHOUT_CONFIDENCE = _NUM_CONFIDENCES - 1
 _STREAKS = (
     0,
     1,
@@ -35,6 +36,7 @@ _PARENT_WEIGHT = 6.0  # observations of its own that count as much as what the e
 _KEEP = 0.996  # of a count at each observation: half is forgotten after 170
 _REQUEST_WEIGHT = 5.0
 _REQUEST_KEEP = 0.97  # one request changes faster than all of them together: half is forgotten after 23
+_HOPELESS = 0.02  # positions that are reached less often than this are left out of an estimate
 
 
 class _Rate:
@@ -63,11 +65,15 @@ class _Rate:
 
 @dataclass(slots=True)
 class _Draft:
-    """A draft whose tokens still wait to be compared; the first `position` of them were right."""
+    """A draft whose tokens still wait to be compared; the first `position` of them were right.
+
+    Attributes:
+        streak: class of the request's streak when it was made.
+    """
 
     token_ids: Sequence[int]
-    rates: Sequence[_Rate]
-    estimates: Sequence[float]
+    confidence: Sequence[float] | None
+    streak: int
     position: int = 0
 
 
@@ -78,7 +84,7 @@ class _Record:
     Attributes:
         streak: of its newest tokens so many in a row were in the newest draft that reached them.
         drafts: open ones, oldest first.
-        num_trials, num_successes, num_expected: of its drafts, lately.
+        num_trials, num_successes, num_expected: of its newest drafts, lately.
     """
 
     streak: int = 0
@@ -95,47 +101,60 @@ class _Record:
             (expected + _REQUEST_WEIGHT) * (wrong + _REQUEST_WEIGHT)
         )
 
+    def fade(self) -> None:
+        """Forget a little of what was counted."""
+        self.num_trials *= _REQUEST_KEEP
+        self.num_successes *= _REQUEST_KEEP
+        self.num_expected *= _REQUEST_KEEP
+
 
 class Acceptance:
-    """Estimates for every draft position, given those before it are accepted.
+    """Estimates for every draft position.
 
     Pooled rates by position, by the proposer's confidence where it gives one, and by how well the request has been
-    predicted just before; each drawn toward the coarser one above it. On top of it, an odds ratio per request.
+    predicted just before; each drawn toward the coarser one above it. On top of them an odds ratio per request.
 
     Args:
         max_length: most tokens in a draft.
     """
 
     def __init__(self, max_length: int) -> None:
-        self._max_length = max_length
         self._records: dict[str, _Record] = {}
         self._rates: list[list[list[_Rate]]] = []
         for _ in range(max_length):
             whole = _Rate(None)
             by_confidence = [_Rate(whole) for _ in range(_NUM_CONFIDENCES)]
             self._rates.append([[_Rate(rate) for _ in range(_NUM_STREAKS)] for rate in by_confidence])
-        self._without_confidence = _NUM_CONFIDENCES - 1
+        answers = _Rate(None)
+        self._answers = [_Rate(answers) for _ in range(_NUM_STREAKS)]
 
-    def expect(self, request_id: str, length: int) -> list[float]:
-        """Estimates for a draft of `length` tokens that has not been made yet."""
+    def expect(self, request_id: str, length: int, *, is_drafted: bool = False) -> list[float]:
+        """The probability that tokens are accepted up to each position, if the proposer is asked for `length` of them.
+
+        The list ends where there is next to no hope.
+
+        Args:
+            is_drafted: it has been asked; else it may turn out to have nothing.
+        """
         record = self._records.get(request_id) or _Record()
-        return self._estimates(record, self._rates_of(record, length, None))
+        reached = 1.0 if is_drafted else self._answers[_streak_class(record.streak)].estimate()
+        return self._survival(record, length, None, reached)
 
     def add_draft(
         self, request_id: str, token_ids: Sequence[int], confidence: Sequence[float] | None
     ) -> list[float]:
-        """Remember what was drafted behind the request's newest token and return the estimates for it.
+        """Remember what was drafted behind the request's newest token; return what `expect` does, for this draft.
 
         An empty draft says that the proposer was asked and had nothing.
         """
         record = self._records.setdefault(request_id, _Record())
+        streak = _streak_class(record.streak)
+        self._answers[streak].observe(bool(token_ids))
         if not token_ids:
             record.streak = 0
             return []
-        rates = self._rates_of(record, len(token_ids), confidence)
-        estimates = self._estimates(record, rates)
-        record.drafts.append(_Draft(token_ids, rates, estimates))
-        return estimates
+        record.drafts.append(_Draft(token_ids, confidence, streak))
+        return self._survival(record, len(token_ids), confidence)
 
     def add_tokens(self, request_id: str, token_ids: Sequence[int]) -> None:
         """Compare the open drafts of a request with the tokens it emitted."""
@@ -143,49 +162,53 @@ class Acceptance:
         if record is None:
             return
         for token in token_ids:
-            if not record.drafts:
-                break
-            record.streak = record.streak + 1 if _next(record.drafts[-1]) == token else 0
-            newest = record.drafts[-1]
-            record.drafts = [
-                draft for draft in record.drafts if _compare(record, draft, token, draft is newest)
-            ]
+            record.fade()
+            drafts = record.drafts
+            if not drafts:
+                continue
+            # One comparison per token counts for the request: older drafts mostly fail together.
+            newest = drafts[-1]
+            rate = self._rate(newest.position, newest.confidence, newest.streak)
+            success = newest.token_ids[newest.position] == token
+            record.streak = record.streak + 1 if success else 0
+            record.num_trials += 1
+            record.num_successes += success
+            record.num_expected += rate.estimate()
+            record.drafts = [draft for draft in drafts if self._compare(draft, token)]
 
     def forget(self, request_id: str) -> None:
         """The request has ended."""
         self._records.pop(request_id, None)
 
-    def _rates_of(self, record: _Record, length: int, confidence: Sequence[float] | None) -> list[_Rate]:
-        streak = _STREAKS[record.streak] if record.streak < len(_STREAKS) else _NUM_STREAKS - 1
-        if confidence is None:
-            return [rates[self._without_confidence][streak] for rates in self._rates[:length]]
-        return [
-            rates[int(value * (self._without_confidence - 0.001))][streak]
-            for rates, value in zip(self._rates, confidence, strict=False)
-        ]
+    def _compare(self, draft: _Draft, token: int) -> bool:
+        """Count one token of a draft as right or wrong; return whether there are more to compare."""
+        position = draft.position
+        success = draft.token_ids[position] == token
+        self._rate(position, draft.confidence, draft.streak).observe(success)
+        draft.position += 1
+        return success and draft.position < len(draft.token_ids)
 
-    @staticmethod
-    def _estimates(record: _Record, rates: Sequence[_Rate]) -> list[float]:
-        ratio = record.odds_ratio()
-        estimates = []
-        for rate in rates:
-            likely = rate.estimate()
-            estimates.append(likely * ratio / (likely * ratio + 1 - likely))
-        return estimates
+    def _survival(
+        self, record: _Record, length: int, confidence: Sequence[float] | None, reached: float = 1.0
+    ) -> list[float]:
+        streak, ratio = _streak_class(record.streak), record.odds_ratio()
+        survival: list[float] = []
+        for position in range(length):
+            likely = self._rate(position, confidence, streak).estimate()
+            reached *= likely * ratio / (likely * ratio + 1 - likely)
+            if reached < _HOPELESS:
+                break
+            survival.append(reached)
+        return survival
+
+    def _rate(self, position: int, confidence: Sequence[float] | None, streak: int) -> _Rate:
+        value = _WITHOUT_CONFIDENCE if confidence is None else _confidence_class(confidence[position])
+        return self._rates[position][value][streak]
 
 
-def _next(draft: _Draft) -> int:
-    return draft.token_ids[draft.position]
+def _streak_class(streak: int) -> int:
+    return _STREAKS[streak] if streak < len(_STREAKS) else _NUM_STREAKS - 1
 
 
-def _compare(record: _Record, draft: _Draft, token: int, newest: bool) -> bool:
-    """Count one token of a draft as right or wrong; return whether there are more to compare."""
-    position = draft.position
-    success = draft.token_ids[position] == token
-    draft.rates[position].observe(success)
-    if newest:  # one comparison per token: older drafts mostly fail together
-        record.num_trials = record.num_trials * _REQUEST_KEEP + 1
-        record.num_successes = record.num_successes * _REQUEST_KEEP + success
-        record.num_expected = record.num_expected * _REQUEST_KEEP + draft.estimates[position]
-    draft.position += 1
-    return success and draft.position < len(draft.token_ids)
+def _confidence_class(confidence: float) -> int:
+    return min(int(confidence * _WITHOUT_CONFIDENCE), _WITHOUT_CONFIDENCE - 1)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
-from operator import mul
+from collections.abc import Mapping, Sequence
 
 from .draft_acceptance import Acceptance
 from .draft_cost import DraftCost, VerifyCost
 
-_LEARNING_SHARE = 0.01  # of the time, for drafts that are not expected to pay
-_FIRST_LEARNING_STEPS = 10  # steps' worth of that time to begin with
+_LEARNING_SHARE = 0.005  # of the time, for drafts that are not expected to pay
+_FIRST_LEARNING_STEPS = 5  # steps' worth of that time to begin with
 _MARGIN = 1.05  # what a draft must be worth of the time it costs
 _KEEP_STEP = 0.97
 
@@ -23,7 +21,7 @@ class AdaptiveDrafts:
     surplus of the one over the other.
 
     A proposer that is cheap beside a step is always asked for all there is room for, and the drafts are cut when they
-    are known. A dear one is asked for what is expected to pay, and for all only as often as takes one percent of the
+    are known. A dear one is asked for what is expected to pay, and for all only as often as takes half a percent of the
     time: often enough to notice when drafting would pay again. What is not verified is still compared with what the
     target emits, and so teaches as much as what is.
 
@@ -69,14 +67,15 @@ class AdaptiveDrafts:
         everything = {request_id: min(most, self._max_length) for request_id, most in room.items()}
         seconds = self._extra_draft_seconds(longest)
         if self._sampled_drafts:
-            plain, more = self._verify_cost.curve(len(room), len(room) + 1)
-            seconds += max(more - plain, 0.0)
+            seconds += max(
+                0.0, self._verify_cost.seconds(len(room) + 1) - self._verify_cost.seconds(len(room))
+            )
         if seconds <= self._learning_seconds:
             self._learning_seconds -= seconds
             self._is_learning = True
             return everything
         expected = {
-            request_id: _survival(self._acceptance.expect(request_id, most))
+            request_id: self._acceptance.expect(request_id, most)
             for request_id, most in everything.items()
             if most > 0
         }
@@ -92,9 +91,7 @@ class AdaptiveDrafts:
         if self._sampled_drafts:
             return self._lengths_of_sampled(drafts, num_requests)
         expected = {
-            request_id: _survival(
-                self._acceptance.add_draft(request_id, token_ids, confidence.get(request_id))
-            )
+            request_id: self._acceptance.add_draft(request_id, token_ids, confidence.get(request_id))
             for request_id, token_ids in drafts.items()
         }
         return self._choose(expected, num_requests)
@@ -124,9 +121,8 @@ class AdaptiveDrafts:
             self._other_seconds = other_seconds
         else:
             self._other_seconds += 0.1 * (min(other_seconds, 3 * self._other_seconds) - self._other_seconds)
-        curve = self._verify_cost.curve(num_requests, num_rows)
-        plain = curve[0] + self._other_seconds
-        taken = curve[-1] + self._other_seconds + draft_seconds
+        plain = self._verify_cost.seconds(num_requests) + self._other_seconds
+        taken = self._verify_cost.seconds(num_rows) + self._other_seconds + draft_seconds
         self._plain_seconds = self._plain_seconds * _KEEP_STEP + num_emitted / num_requests * plain
         self._taken_seconds = self._taken_seconds * _KEEP_STEP + taken
         if self._num_steps == 0:
@@ -141,15 +137,16 @@ class AdaptiveDrafts:
 
     def _lengths_of_sampled(self, drafts: Mapping[str, Sequence[int]], num_requests: int) -> dict[str, int]:
         expected = {
-            request_id: _survival(self._acceptance.expect(request_id, len(token_ids)))
+            request_id: self._acceptance.expect(request_id, len(token_ids), is_drafted=True)
             for request_id, token_ids in drafts.items()
         }
         chosen = self._choose(expected, num_requests)
-        if self._is_learning and expected and not any(chosen.values()):
-            likeliest = max(expected, key=lambda request_id: expected[request_id][:1])
-            chosen[likeliest] = min(1, len(expected[likeliest]))
-        for request_id, length in chosen.items():
-            self._acceptance.add_draft(request_id, drafts[request_id][:length], None)
+        drafted = [request_id for request_id, token_ids in drafts.items() if token_ids]
+        if self._is_learning and drafted and not any(chosen.values()):
+            chosen[max(drafted, key=lambda request_id: expected[request_id][:1])] = 1
+        for request_id, token_ids in drafts.items():
+            if chosen[request_id] or not token_ids:
+                self._acceptance.add_draft(request_id, token_ids[: chosen[request_id]], None)
         return chosen
 
     def _choose(
@@ -172,12 +169,12 @@ class AdaptiveDrafts:
         )
         if not ranked:
             return lengths
-        curve = self._verify_cost.curve(num_requests, num_requests + len(ranked))
-        price = _MARGIN * self._tokens_per_second(num_requests, curve[0])
+        plain_seconds = self._verify_cost.seconds(num_requests)
+        price = _MARGIN * self._tokens_per_second(num_requests, plain_seconds)
         best_surplus, num_chosen, longest, tokens = 0.0, 0, 0, 0.0
         for index, (unlikely, position, _) in enumerate(ranked, 1):
             tokens -= unlikely
-            seconds = curve[index] - curve[0]
+            seconds = self._verify_cost.seconds(num_requests + index) - plain_seconds
             if with_drafting:
                 longest = max(longest, position + 1)
                 seconds += self._extra_draft_seconds(longest)
@@ -198,8 +195,3 @@ class AdaptiveDrafts:
     def _extra_draft_seconds(self, length: int) -> float:
         """What a call of the proposer adds to a step."""
         return self._draft_cost.seconds(length) - (self._draft_cost.seconds(0) if self._always_asked else 0.0)
-
-
-def _survival(estimates: Iterable[float]) -> list[float]:
-    """Probabilities that a draft is accepted up to each position, from those of each position given the ones before."""
-    return list(accumulate(estimates, mul))

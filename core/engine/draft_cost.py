@@ -9,17 +9,18 @@ every length shares, not about the shape of the curve, which decides the length.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
-
-import numpy as np
-import numpy.typing as npt
+from itertools import accumulate
 
 _NOISE = 0.1**2  # variance of the logarithm of a step's time around the curve
 _SPEED_DRIFT = 0.02**2  # what the machine's speed may change in a step
 _SHAPE_VARIANCE = 0.05**2  # of a knot measured at start-up, to begin with
 _SHAPE_DRIFT = 1e-5
 _MOST_SPEED, _MOST_SHAPE = 0.3, 0.1  # of what one observation may say about either
-_REACH = np.array([1.0, 0.6, 0.36, 0.2, 0.1])  # how much the knots beside it follow a knot
+_REACH = 4  # so many knots on either side follow a knot,
+_FOLLOWS = 0.6  # each by this share of what the one before it does
+_UNKNOWN_SPEED = 25.0
 
 _NUM_FIRST_CALLS = 8
 _MOST_FACTOR = 3.0  # a call that took longer than this times the estimate counts as one that took just this
@@ -42,61 +43,49 @@ class VerifyCost:
     """
 
     def __init__(self, measured: Mapping[int, float] = UNMEASURED) -> None:
-        self._rows = np.array(sorted(measured), np.float64)
-        seconds = np.array([measured[int(n)] for n in self._rows])
+        self._rows = sorted(measured)
         # Interference only ever adds time: what more rows took is enough for fewer.
-        self._seconds = np.minimum.accumulate(seconds[::-1])[::-1].copy()
-        self._speed_variance = 0.0 if measured is not UNMEASURED else 25.0
-        self._shape_variance = np.full(len(self._rows), _SHAPE_VARIANCE)
+        falling = accumulate((measured[n] for n in reversed(self._rows)), min)
+        self._shape = [*falling][::-1]
+        self._speed = 1.0
+        self._speed_variance = _UNKNOWN_SPEED if measured is UNMEASURED else 0.0
+        self._shape_variances = [_SHAPE_VARIANCE] * len(self._rows)
 
-    def curve(self, first: int, last: int) -> list[float]:
-        """Seconds for `first`, `first + 1`, ..., `last` rows."""
-        rows = np.arange(first, last + 1, dtype=np.float64)
-        seconds = np.interp(rows, self._rows, self._seconds)
-        beyond = rows - self._rows[-1]
-        if beyond[-1] > 0:
-            seconds += np.maximum(beyond, 0) * self._last_slope()
-        result: list[float] = seconds.tolist()
-        return result
+    def seconds(self, num_rows: int) -> float:
+        """For a number of rows."""
+        left, right, share = self._around(num_rows)
+        return self._speed * (self._shape[left] + share * (self._shape[right] - self._shape[left]))
 
     def observe(self, num_rows: int, seconds: float) -> None:
         """Learn from a step."""
-        if seconds <= 0:
+        expected = self.seconds(num_rows)
+        if seconds <= 0 or expected <= 0:
             return
-        knots, weights = self._knots_around(num_rows)
-        variance = float(self._shape_variance[knots] @ weights)
+        surprise = math.log(seconds / expected)
+        left, right, share = self._around(num_rows)
+        nearest = left if share < 0.5 else right
         self._speed_variance += _SPEED_DRIFT
-        total = self._speed_variance + variance + _NOISE
-        surprise = math.log(seconds / self.curve(num_rows, num_rows)[0])
-        most = max(_MOST_SPEED, 3 * math.sqrt(self._speed_variance))
+        total = self._speed_variance + self._shape_variances[nearest] + _NOISE
         speed_gain = self._speed_variance / total
-        self._seconds *= math.exp(speed_gain * min(max(surprise, -most), most))
+        shape_gain = self._shape_variances[nearest] / total
+        most = max(_MOST_SPEED, 3 * math.sqrt(self._speed_variance))
+        faster = speed_gain * min(max(surprise, -most), most)
+        bent = shape_gain * min(max(surprise, -_MOST_SHAPE), _MOST_SHAPE)
         self._speed_variance *= 1 - speed_gain
-        bounded = min(max(surprise, -_MOST_SHAPE), _MOST_SHAPE)
-        for knot, weight in zip(knots, weights, strict=True):
-            gain = float(weight * self._shape_variance[knot] / total)
-            self._shape_variance[knot] *= 1 - gain
-            self._shape_variance[knot] += _SHAPE_DRIFT
-            self._bend(int(knot), gain * bounded)
+        self._shape_variances[nearest] *= 1 - shape_gain
+        self._shape_variances[nearest] += _SHAPE_DRIFT
+        self._speed *= math.exp(faster)
+        for knot in range(max(nearest - _REACH, 0), min(nearest + _REACH + 1, len(self._shape))):
+            self._shape[knot] *= math.exp(bent * _FOLLOWS ** abs(knot - nearest))
 
-    def _bend(self, knot: int, change: float) -> None:
-        for distance, share in enumerate(_REACH):
-            for index in {knot - distance, knot + distance}:
-                if 0 <= index < len(self._seconds):
-                    self._seconds[index] *= math.exp(change * share)
-
-    def _knots_around(self, num_rows: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
-        right = int(np.searchsorted(self._rows, num_rows))
-        if right == len(self._rows) or self._rows[right] == num_rows or right == 0:
-            return np.array([min(right, len(self._rows) - 1)]), np.ones(1)
-        left, span = right - 1, self._rows[right] - self._rows[right - 1]
-        share = (num_rows - self._rows[left]) / span
-        return np.array([left, right]), np.array([1 - share, share])
-
-    def _last_slope(self) -> float:
-        if len(self._rows) == 1:
-            return float(self._seconds[0] / self._rows[0])
-        return max(0.0, float((self._seconds[-1] - self._seconds[-2]) / (self._rows[-1] - self._rows[-2])))
+    def _around(self, num_rows: int) -> tuple[int, int, float]:
+        """Two knots, and where between them (or beyond them) a number of rows lies, from 0 to 1 (or above)."""
+        last = len(self._rows) - 1
+        right = min(bisect_left(self._rows, num_rows), last)
+        if right == 0 or self._rows[right] == num_rows:
+            return right, right, 0.0
+        left = right - 1
+        return left, right, (num_rows - self._rows[left]) / (self._rows[right] - self._rows[left])
 
 
 class DraftCost:
@@ -107,8 +96,8 @@ class DraftCost:
 
     def __init__(self) -> None:
         self._num_calls = 0
-        # Sums over calls, the newest weighing most: 1, length, length^2, seconds, length * seconds.
-        self._sums = np.zeros(5)
+        # Sums over the calls, the newest weighing most.
+        self._n = self._x = self._xx = self._y = self._xy = 0.0
         self.per_call = 0.0
         self.per_token = 0.0
 
@@ -122,15 +111,19 @@ class DraftCost:
         if self._num_calls > _NUM_FIRST_CALLS:
             seconds = min(seconds, _MOST_FACTOR * expected)
         elif seconds * _MOST_FACTOR < expected:
-            self._sums[:] = 0  # what came before it was compilation or a cold cache
+            # What came before was compilation, or a cold cache.
+            self._n = self._x = self._xx = self._y = self._xy = 0.0
         self._num_calls += 1
-        self._sums *= _KEEP_CALL
-        self._sums += (1, length, length * length, seconds, length * seconds)
-        n, x, xx, y, xy = self._sums.tolist()
-        n += _CALL_RIDGE
-        determinant = n * xx - x * x
+        self._n = self._n * _KEEP_CALL + 1
+        self._x = self._x * _KEEP_CALL + length
+        self._xx = self._xx * _KEEP_CALL + length * length
+        self._y = self._y * _KEEP_CALL + seconds
+        self._xy = self._xy * _KEEP_CALL + length * seconds
+        n = self._n + _CALL_RIDGE
+        determinant = n * self._xx - self._x * self._x
         if determinant <= 0:
-            self.per_call, self.per_token = y / n, 0.0
+            self.per_call, self.per_token = self._y / n, 0.0
             return
-        self.per_call = min(max((xx * y - x * xy) / determinant, 0.0), y / n)
-        self.per_token = max((xy - x * self.per_call) / xx, 0.0)
+        per_call = (self._xx * self._y - self._x * self._xy) / determinant
+        self.per_call = min(max(per_call, 0.0), self._y / n)
+        self.per_token = max((self._xy - self._x * self.per_call) / self._xx, 0.0)

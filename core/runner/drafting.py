@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..api import DraftRequest, ProposeContext, ProposerCapabilities, ProposerError
+from ..api import CommonAttentionMetadata, DraftRequest, ProposeContext, ProposerCapabilities, ProposerError
 from ..api.errors import describe_exception
 from ..engine.outputs import DraftTokenIds
 from ..plugins import ProposerHooks
@@ -121,26 +121,35 @@ class Drafting:
     ) -> ProposeContext:
         batch = self._batch
         batch_rows = forward.rows.batch_rows[asked]
-        starts = batch.num_computed_tokens[batch_rows]
         lengths = forward.num_committed_rows[asked]
-        rows = FlatRows.build(batch_rows, starts, lengths)
         requests = tuple(
             self._view(forward.request_ids[i], int(row), int(n), budgets)
             for i, row, n in zip(asked, batch_rows, lengths, strict=True)
         )
         batch.num_proposed_tokens[batch_rows] = batch.num_tokens[batch_rows]
-        # Row t of the context stands this far from row t of the forward: rejected rows and ended requests are left out.
-        shift = forward.rows.query_start_loc[asked] - rows.query_start_loc[:-1]
-        index = torch.as_tensor(
-            np.arange(len(rows.positions)) + shift[rows.request_of_row], device=self._device
-        )
-        hidden = forward.hidden_states
+        row_start_loc = np.zeros(len(asked) + 1, np.int32)
+        np.cumsum(lengths, out=row_start_loc[1:])
+        hidden, aux = forward.hidden_states, forward.aux_hidden_states
+        attention: CommonAttentionMetadata | None = None
+        # Laying out the rows costs as much as a cheap proposer takes, which has no use for them.
+        if hidden is not None or aux or self.capabilities.own_kv:
+            rows = FlatRows.build(batch_rows, batch.num_computed_tokens[batch_rows], lengths)
+            # Row t of the context stands this far from row t of the forward: rejected rows and ended requests are
+            # left out.
+            shift = forward.rows.query_start_loc[asked] - row_start_loc[:-1]
+            index = torch.as_tensor(
+                np.arange(len(rows.positions)) + shift[rows.request_of_row], device=self._device
+            )
+            hidden = None if hidden is None else hidden[index]
+            aux = [states[index] for states in aux]
+            if self.capabilities.own_kv:
+                attention = describe_batch_rows(batch, rows, self._device)
         return ProposeContext(
             requests=requests,
-            row_start_loc=rows.query_start_loc,
-            hidden_states=None if hidden is None else hidden[index],
-            aux_hidden_states=[aux[index] for aux in forward.aux_hidden_states],
-            attention=describe_batch_rows(batch, rows, self._device) if self.capabilities.own_kv else None,
+            row_start_loc=row_start_loc,
+            hidden_states=hidden,
+            aux_hidden_states=aux,
+            attention=attention,
             sample=partial(sample_for, batch, batch_rows),
         )
 
