@@ -12,7 +12,7 @@ from numba import get_num_threads
 from torch import nn
 
 from ..kernels.cpu.decoder_layer import NUM_STAGES, after_attention, before_attention
-from ..kernels.cpu.linear import whole_vectors
+from ..kernels.cpu.linear import whole_steps
 from ..kernels.cpu.weights import NOTHING, PackedWeight, padded
 from ..kernels.cpu.work import new_board
 from .attention_interface import binding_of
@@ -23,31 +23,64 @@ _PARALLEL_FROM = 256 * 1024
 """Multiply-adds of a layer that are worth waking the other threads for."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What the layers of one forward over `T` rows share: rotary tables `[T, R]`, threads, and scratch."""
+
+    cos: _Array
+    sin: _Array
+    no_rotary: _Array
+    num_workers: int
+    normed: _Array
+    middle: _Array
+    gates: _Array
+    ups: _Array
+
+
 class Workspace:
-    """Scratch that the layers of one model share; they run one after another."""
+    """Scratch that the layers of one model share; they run one after another.
+
+    Attributes:
+        board: counters of a region's tasks.
+    """
 
     def __init__(self) -> None:
         self.board = new_board(NUM_STAGES)
-        self._arrays: dict[tuple[str, int], _Array] = {}
-        self._tables: tuple[Any, Any] = (None, None)
-        self._rotary: tuple[_Array, _Array] = (_NO_TABLE, _NO_TABLE)
+        self._size = (0, 0, 0)
+        self._scratch: tuple[_Array, ...] = ()
+        self._tables: Any = None
+        self._step: _Step | None = None
 
-    def rows(self, name: str, num_rows: int, width: int) -> _Array:
-        """`[num_rows, width]`, what it holds is undefined; valid until this name and width are asked for again."""
-        array = self._arrays.get((name, width))
-        if array is None or len(array) < num_rows:
-            array = self._arrays[name, width] = np.empty((num_rows, width), np.float32)
-        return array[:num_rows]
+    def step(
+        self, tables: tuple[torch.Tensor, torch.Tensor] | None, num_rows: int, width: int, intermediate: int
+    ) -> _Step:
+        """Return what a layer needs for `num_rows` rows; what its scratch holds is undefined.
 
-    def rotary(self, tables: tuple[torch.Tensor, torch.Tensor]) -> tuple[_Array, _Array]:
-        """The cosines and sines `[T, R]` of a step; all its layers get the same two tensors `[1, T, R]`."""
-        if tables[0] is not self._tables[0] or tables[1] is not self._tables[1]:
-            cos, sin = (np.ascontiguousarray(table[0].float().numpy()) for table in tables)
-            self._tables, self._rotary = tables, (cos, sin)
-        return self._rotary
-
-
-_NO_TABLE = np.zeros((0, 0), np.float32)
+        Args:
+            tables: cosines and sines `[1, T, R]` of the rotary embedding: all layers of a forward get the same tuple.
+            width, intermediate: `H` and `I`.
+        """
+        step = self._step
+        if step is not None and tables is self._tables and self._size == (num_rows, width, intermediate):
+            return step
+        shapes = [padded(width), width, padded(intermediate), padded(intermediate)]
+        if (
+            not self._scratch
+            or [a.shape[1] for a in self._scratch] != shapes
+            or len(self._scratch[0]) < num_rows
+        ):
+            self._scratch = tuple(np.empty((num_rows, columns), np.float32) for columns in shapes)
+        no_rotary = np.zeros((num_rows, 0), np.float32)
+        cos, sin = (
+            (no_rotary, no_rotary)
+            if tables is None
+            else (np.ascontiguousarray(table[0].float().numpy()) for table in tables)
+        )
+        multiply_adds = num_rows * width * (4 * width + 3 * intermediate)
+        num_workers = get_num_threads() if multiply_adds >= _PARALLEL_FROM else 1
+        self._tables, self._size = tables, (num_rows, width, intermediate)
+        self._step = _Step(cos, sin, no_rotary, num_workers, *(array[:num_rows] for array in self._scratch))
+        return self._step
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,21 +126,16 @@ class LlamaShape:
     """What the kernels need of a decoder layer.
 
     Attributes:
-        head_norms: weights of the norms over heads of queries and keys and their epsilon; `[0]` for none.
+        before, after: arguments of the two kernels that are the same in every step.
         uses_rotary: whether queries and keys are rotated.
         sizes: heads of queries, heads of keys, `D`, `I`.
     """
 
     attention: nn.Module
     workspace: Workspace
-    input_norm: PackedRMSNorm
-    qkv: _Product
-    head_norms: tuple[_Array, _Array, np.float32]
+    before: tuple[Any, ...]
+    after: tuple[Any, ...]
     uses_rotary: bool
-    output: _Product
-    output_norm: PackedRMSNorm
-    gate_up: _Product
-    down: _Product
     sizes: tuple[int, int, int, int]
 
     @classmethod
@@ -148,19 +176,23 @@ class LlamaShape:
             return None
         input_norm: Any = children["input_layernorm"]
         output_norm: Any = children["post_attention_layernorm"]
+        head_norms = (
+            (present[0].scale, present[1].scale, present[0].epsilon)
+            if present
+            else (NOTHING, NOTHING, np.float32(0))
+        )
+        output, down = _Product.of(layers["o_proj"]), _Product.of(layers["down_proj"])
         return cls(
             attention=attention,
             workspace=workspace,
-            input_norm=input_norm,
-            qkv=_Product.of(q, k, v),
-            head_norms=(present[0].scale, present[1].scale, present[0].epsilon)
-            if present
-            else (NOTHING, NOTHING, np.float32(0)),
+            before=(input_norm.scale, input_norm.epsilon, *_Product.of(q, k, v).arrays, *head_norms),
+            after=(
+                *output.arrays,
+                *(output_norm.scale, output_norm.epsilon),
+                *_Product.of(gate, up).arrays,
+                *down.arrays,
+            ),
             uses_rotary=bool(getattr(attention, "use_rope", True)),
-            output=_Product.of(layers["o_proj"]),
-            output_norm=output_norm,
-            gate_up=_Product.of(gate, up),
-            down=_Product.of(layers["down_proj"]),
             sizes=(q.out_features // size, k.out_features // size, size, gate.out_features),
         )
 
@@ -179,42 +211,27 @@ class FastDecoderLayer(nn.Module):
     ) -> torch.Tensor:
         """Map `[1, T, H]` to `[1, T, H]`, float32."""
         shape = self._shape
-        space = shape.workspace
-        hidden = np.ascontiguousarray(hidden_states[0].detach().numpy())
+        hidden = np.ascontiguousarray(hidden_states.numpy()[0])
         num_rows, width = hidden.shape
         heads, kv_heads, size, intermediate = shape.sizes
-        cos, sin = (_no_rotary(num_rows),) * 2
-        if shape.uses_rotary and position_embeddings is not None:
-            cos, sin = space.rotary(position_embeddings)
-        normed = space.rows("normed", num_rows, padded(width))
-        query, key, value = (
-            torch.empty(num_rows, count, size, dtype=torch.float32) for count in (heads, kv_heads, kv_heads)
+        step = shape.workspace.step(position_embeddings, num_rows, width, intermediate)
+        cos, sin = (step.cos, step.sin) if shape.uses_rotary else (step.no_rotary, step.no_rotary)
+        query = np.empty((num_rows, heads, size), np.float32)
+        key = np.empty((num_rows, kv_heads, size), np.float32)
+        value = np.empty((num_rows, kv_heads, size), np.float32)
+        board, num_workers = shape.workspace.board, step.num_workers
+        before_attention(hidden, *shape.before, cos, sin, step.normed, query, key, value, board, num_workers)
+        attended = binding_of(shape.attention).attend(
+            torch.from_numpy(query), torch.from_numpy(key), torch.from_numpy(value), None, {}
         )
-        multiply_adds = num_rows * width * (4 * width + 3 * intermediate)
-        num_workers = get_num_threads() if multiply_adds >= _PARALLEL_FROM else 1
-        before_attention(
-            hidden, shape.input_norm.scale, shape.input_norm.epsilon, *shape.qkv.arrays, *shape.head_norms,
-            cos, sin, normed, _flat(query), _flat(key), _flat(value), size, space.board, num_workers,
-        )  # fmt: skip
-        attended = binding_of(shape.attention).attend(query, key, value, None, {})
-        out = np.empty((num_rows, width), np.float32)
+        rows = whole_steps(attended.numpy().reshape(num_rows, heads * size))
+        out = np.empty((1, num_rows, width), np.float32)
         after_attention(
-            whole_vectors(_flat(attended)), hidden, *shape.output.arrays,
-            shape.output_norm.scale, shape.output_norm.epsilon, *shape.gate_up.arrays, *shape.down.arrays,
-            space.rows("middle", num_rows, width), normed, space.rows("gates", num_rows, padded(intermediate)),
-            space.rows("ups", num_rows, padded(intermediate)), intermediate, out, space.board, num_workers,
+            rows, hidden, *shape.after, step.middle, step.normed, step.gates, step.ups, intermediate, out[0], board,
+            num_workers,
         )  # fmt: skip
-        return torch.from_numpy(out)[None]
+        return torch.from_numpy(out)
 
 
 def _has_weights(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
-
-
-def _flat(heads: torch.Tensor) -> _Array:
-    flat: _Array = heads.detach().numpy().reshape(len(heads), -1)
-    return flat
-
-
-def _no_rotary(num_rows: int) -> _Array:
-    return np.zeros((num_rows, 0), np.float32)

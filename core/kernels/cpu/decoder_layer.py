@@ -58,7 +58,7 @@ def _head(
 def _build_before(fingerprint: int) -> Callable[..., Any]:
     def before_attention(
         hidden: Any, norm: Any, epsilon: Any, qkv: Any, scales: Any, bias: Any, query_norm: Any, key_norm: Any,
-        head_epsilon: Any, cos: Any, sin: Any, normed: Any, query: Any, key: Any, value: Any, size: int, board: Any,
+        head_epsilon: Any, cos: Any, sin: Any, normed: Any, query: Any, key: Any, value: Any, board: Any,
         num_workers: int,
     ) -> int:  # fmt: skip
         """Compute queries, keys and values of `T` rows.
@@ -70,27 +70,42 @@ def _build_before(fingerprint: int) -> Callable[..., Any]:
             query_norm, key_norm: `[D]`, weights of the norms over heads, or `[0]`; `head_epsilon` belongs to them.
             cos, sin: `[T, R]` of the rotary embedding; `R` is 0 for none.
             normed: `[T, padded(H)]`, scratch.
-            query, key, value: `[T, heads * D]`, `[T, kv_heads * D]` twice: the result.
-            size: `D`.
+            query, key, value: `[T, heads, D]`, `[T, kv_heads, D]` twice: the result.
             board: from `work.new_board`.
         """
         board[:] = 0
-        key_head = query.shape[1] // size
-        value_head = key_head + key.shape[1] // size
-        num_heads = value_head + value.shape[1] // size
+        num_rows, key_head, size = query.shape
+        value_head = key_head + key.shape[1]
+        num_heads = value_head + value.shape[1]
+        queries = query.reshape(num_rows, key_head * size)
+        keys = key.reshape(num_rows, key.shape[1] * size)
+        values = value.reshape(num_rows, value.shape[1] * size)
         for _ in prange(num_workers):
             _normalize(hidden, norm, epsilon, normed, board, 0)
             head = draw(board, 1)
             while head < num_heads:
                 if head < key_head:
-                    _head(normed, qkv, scales, bias, query, query_norm, head_epsilon, cos, sin, head, 0, size)
+                    _head(
+                        normed, qkv, scales, bias, queries, query_norm, head_epsilon, cos, sin, head, 0, size
+                    )
                 elif head < value_head:
                     _head(
-                        normed, qkv, scales, bias, key, key_norm, head_epsilon, cos, sin, head, key_head, size
+                        normed,
+                        qkv,
+                        scales,
+                        bias,
+                        keys,
+                        key_norm,
+                        head_epsilon,
+                        cos,
+                        sin,
+                        head,
+                        key_head,
+                        size,
                     )
                 else:
                     columns(
-                        normed, qkv, scales, bias, value, head * size, head * size + size, value_head * size
+                        normed, qkv, scales, bias, values, head * size, head * size + size, value_head * size
                     )
                 head = draw(board, 1)
         return fingerprint

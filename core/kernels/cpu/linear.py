@@ -10,7 +10,7 @@ import numpy.typing as npt
 from numba import get_num_threads, prange
 
 from .product import columns
-from .simd import LANES, inlined, kernel
+from .simd import LANES, STEP, inlined, kernel
 from .weights import NOTHING, PackedWeight, padded
 from .work import draw, new_board
 
@@ -53,7 +53,7 @@ def linear(x: Float32Array, weight: PackedWeight, bias: Float32Array | None = No
     """Return `x @ weight.T + bias`, `[M, N]`; the bits of a row depend on nothing but that row, `weight` and `bias`.
 
     Args:
-        x: `[M, K]` float32; copied if its rows are not contiguous, or `K` is no multiple of `LANES`.
+        x: `[M, K]` float32; copied if its rows are not contiguous, or `K` is no multiple of `STEP`.
         weight: `[N, K]`.
         bias: `[N]` float32, added to the finished sums.
 
@@ -74,7 +74,7 @@ def linear(x: Float32Array, weight: PackedWeight, bias: Float32Array | None = No
     out = np.empty((len(x), len(values)), np.float32)
     num_workers = get_num_threads() if len(x) * values.size >= _PARALLEL_FROM else 1
     _run(
-        whole_vectors(x),
+        whole_steps(x),
         values,
         weight.scales,
         NOTHING if bias is None else np.ascontiguousarray(bias),
@@ -85,10 +85,10 @@ def linear(x: Float32Array, weight: PackedWeight, bias: Float32Array | None = No
     return out
 
 
-def whole_vectors(x: Float32Array) -> Float32Array:
+def whole_steps(x: Float32Array) -> Float32Array:
     """`[M, K]` in C order, filled up with zeros to `padded(K)` columns; the array itself if it is so already."""
     num_rows, depth = x.shape
-    if depth % LANES == 0:
+    if depth % STEP == 0:
         return np.ascontiguousarray(x)
     wide = np.zeros((num_rows, padded(depth)), np.float32)
     wide[:, :depth] = x

@@ -26,7 +26,7 @@ def columns(x: Any, weight: Any, scales: Any, bias: Any, out: Any, first: int, l
     product with few rows is limited by that stream, so 8 rows cost little more than 1.
 
     Args:
-        x: `[M, K]` float32, C order, `K` a multiple of `LANES`.
+        x: `[M, K]` float32, C order, `K` a multiple of `STEP`.
         weight: `[N, K]`: float32, uint16 (bfloat16 numbers) or int8, C order.
         scales: `[N]` float32 for int8, else `[0]`.
         bias: `[N]` float32, or `[0]`.

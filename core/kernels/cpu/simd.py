@@ -17,6 +17,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 LANES = 16
+STEP = 2 * LANES
+"""Entries that a product takes at a time: rows are padded to whole steps."""
 
 INDEX = ir.IntType(64)
 BYTES = ir.IntType(8).as_pointer()

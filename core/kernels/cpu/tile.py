@@ -21,6 +21,7 @@ from .simd import (
     FLOATS,
     INDEX,
     LANES,
+    STEP,
     add_up,
     columns_of,
     data_of,
@@ -35,7 +36,7 @@ _WIDE = bool(llvm.get_host_cpu_features().get("avx512f", False))
 TILE_ROWS = 4 if _WIDE else 2
 TILE_COLUMNS = 4 if _WIDE else 2
 _PREFETCH_BYTES = (
-    8192  # how far ahead weights are fetched; of 4, 8, 12, 16 and 24 thousand the fastest, by a little
+    8192  # ahead of the weights that are used; of 4, 8, 12, 16 and 24 thousand the fastest, by a little
 )
 
 
@@ -43,7 +44,7 @@ def _make_tile(rows: int, columns: int, *, prefetch: bool) -> Any:
     """Make `tile(x, weight, scales, out, m, n, shift)`.
 
     It computes `out[m : m + rows, n - shift : n - shift + columns]` from `x [M, K]` and `weight [N, K]`, `K` a multiple
-    of `LANES`. `columns` is a power of two. A weight of 8-bit integers is multiplied by `scales [N]` after summation;
+    of `STEP`. `columns` is a power of two. A weight of 8-bit integers is multiplied by `scales [N]` after summation;
     other weights have no scales. `prefetch`: fetch the weights of later tiles meanwhile; the hardware foresees
     single rows, and those are short.
     """
@@ -73,16 +74,17 @@ def _make_tile(rows: int, columns: int, *, prefetch: bool) -> Any:
             builder.position_at_end(body)
             k = builder.phi(INDEX)
             sums = [builder.phi(FLOATS) for _ in zeros]
-            if prefetch:
-                _prefetch(builder, weight_rows, k)
-            weights = [load_lanes(builder, address, k) for address in weight_rows]
-            new_sums = []
-            for i, address in enumerate(x_rows):
-                activations = load_lanes(builder, address, k)
-                new_sums += [
-                    fma(builder, activations, w, sums[i * columns + j]) for j, w in enumerate(weights)
-                ]
-            next_k = builder.add(k, INDEX(LANES))
+            new_sums: list[Any] = list(sums)
+            for part in range(0, STEP, LANES):  # a cache line of a bfloat16 row
+                offset = builder.add(k, INDEX(part))
+                if prefetch and (part == 0 or signature.args[1].dtype == types.float32):
+                    _prefetch(builder, weight_rows, offset)
+                weights = [load_lanes(builder, address, offset) for address in weight_rows]
+                for i, address in enumerate(x_rows):
+                    activations = load_lanes(builder, address, offset)
+                    for j, w in enumerate(weights):
+                        new_sums[i * columns + j] = fma(builder, activations, w, new_sums[i * columns + j])
+            next_k = builder.add(k, INDEX(STEP))
             for phi, start, new in zip([k, *sums], [INDEX(0), *zeros], [next_k, *new_sums], strict=True):
                 phi.add_incoming(start, before)
                 phi.add_incoming(new, body)

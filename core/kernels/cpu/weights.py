@@ -1,4 +1,4 @@
-"""How a weight matrix lies in memory for the kernels: float32, bfloat16 or int8, rows padded to whole vectors."""
+"""How a weight matrix lies in memory for the kernels: float32, bfloat16 or int8, rows padded to whole steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .simd import LANES
+from .simd import STEP
 
 WeightFormat = Literal["float32", "bfloat16", "int8"]
 
@@ -24,8 +24,8 @@ _LARGEST = 127
 
 
 def padded(size: int) -> int:
-    """`size` rounded up to a multiple of `LANES`."""
-    return -(-size // LANES) * LANES
+    """`size` rounded up to a multiple of `STEP`."""
+    return -(-size // STEP) * STEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class PackedWeight:
         scales = NOTHING
         if quantize:
             weight, scales = _quantized(weight)
-        if depth % LANES or not weight.flags.c_contiguous:
+        if depth % STEP or not weight.flags.c_contiguous:
             values = np.zeros((len(weight), padded(depth)), weight.dtype)
             values[:, :depth] = weight
             weight = values

@@ -160,10 +160,11 @@ class FlashLayer:
             self._workspace.ticket,
             plan.num_workers,
         )
-        return output.to(query.dtype)
+        return output if query.dtype == torch.float32 else output.to(query.dtype)
 
 
 def _dense(rows: torch.Tensor) -> torch.Tensor:
     """Float32 with the numbers of a head side by side; a copy only if it isn't so already."""
-    rows = rows.to(torch.float32)
+    if rows.dtype != torch.float32:
+        rows = rows.to(torch.float32)
     return rows if rows.stride(2) == 1 else rows.contiguous()
