@@ -29,6 +29,12 @@ Backends = Annotated[
     list[str] | None,
     typer.Option("--attention-backend", help="Ask only these backends, in this order. Repeatable."),
 ]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="Of the linear layers, on a CPU: auto, float32, bfloat16 or int8.", show_default="auto"
+    ),
+]
 Extensions = Annotated[
     list[str] | None, typer.Option("--extension", help="Plugin that wraps hooks. Repeatable.")
 ]
@@ -77,6 +83,7 @@ def generate(
         bool, typer.Option("--compare", help="Decode plainly too; exit status 1 if the tokens differ.")
     ] = False,
     dtype: Dtype = None,
+    weights: Weights = None,
     max_model_len: MaxModelLen = None,
     attention_backend: Backends = None,
     extension: Extensions = None,
@@ -106,6 +113,7 @@ def generate(
             ),
             model=model,
             dtype=dtype,
+            weights=weights,
             max_model_len=max_model_len,
             attention_backend=attention_backend or None,
             extensions=extension or None,
@@ -153,6 +161,7 @@ def bench(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every number to this file.")] = None,
     config: ConfigFile = None,
     dtype: Dtype = None,
+    weights: Weights = None,
     max_model_len: MaxModelLen = None,
     attention_backend: Backends = None,
     extension: Extensions = None,
@@ -165,6 +174,7 @@ def bench(
             config_file=config,
             model=model,
             dtype=dtype,
+            weights=weights,
             max_model_len=max_model_len,
             attention_backend=attention_backend or None,
             extensions=extension or None,

@@ -27,8 +27,8 @@ from ..models.capabilities import check_capabilities
 from ..models.fuse import fuse_decoder_layers
 from ..models.hidden_states import HiddenStateCapture
 from ..models.load import LoadedModel, load_model
-from ..models.routing import RoutedModel
 from ..models.packed_layers import pack_layers
+from ..models.routing import RoutedModel
 from ..models.target import Target
 from ..plugins import PluginManager
 from ..runner.draft_model import RoutedDraftModel
@@ -36,6 +36,7 @@ from ..runner.drafting import Drafting
 from ..runner.input_batch import InputBatch
 from ..runner.model_runner import ModelRunner
 from ..runner.warm_up import measure_verify_cost, warm_up
+from .compile_progress import compile_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,11 @@ def build_engine(config: EngineConfig) -> Engine:
     Raises:
         ConfigError, ModelError, PluginError: something is unknown, broken, or does not fit together.
     """
+    with compile_progress():
+        return _build(config)
+
+
+def _build(config: EngineConfig) -> Engine:
     plugins = PluginManager.load(config)
     loaded = load_model(config.model)
     capabilities, draft_models = _load_proposer(config, plugins, loaded)

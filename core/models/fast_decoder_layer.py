@@ -13,10 +13,10 @@ from torch import nn
 
 from ..kernels.cpu.decoder_layer import NUM_STAGES, after_attention, before_attention
 from ..kernels.cpu.linear import whole_steps
-from ..kernels.cpu.weights import NOTHING, PackedWeight, padded
+from ..kernels.cpu.weights import NOTHING, padded
 from ..kernels.cpu.work import new_board
 from .attention_interface import binding_of
-from .packed_layers import PackedLinear, PackedRMSNorm, replace_weight
+from .packed_layers import PackedLinear, PackedRMSNorm
 
 _Array = npt.NDArray[np.float32]
 _PARALLEL_FROM = 256 * 1024
@@ -83,44 +83,6 @@ class Workspace:
         return self._step
 
 
-@dataclass(frozen=True, slots=True)
-class _Product:
-    """A linear layer, or several side by side: `[N, K]` and a bias `[N]`, or `[0]`."""
-
-    weight: PackedWeight
-    bias: _Array
-
-    @classmethod
-    def of(cls, *layers: PackedLinear) -> _Product:
-        """Put layers with the same input side by side in memory; they go on to work, on their part of it."""
-        weights = [layer.packed for layer in layers]
-        if len(layers) == 1:
-            whole = weights[0]
-        else:
-            values = np.concatenate([weight.values for weight in weights])
-            whole = PackedWeight(
-                values, np.concatenate([weight.scales for weight in weights]), weights[0].depth
-            )
-            first = 0
-            for layer in layers:
-                rows = slice(first, first + layer.out_features)
-                replace_weight(layer, PackedWeight(values[rows], whole.scales[rows], whole.depth))
-                first = rows.stop
-        biases = [layer.packed_bias for layer in layers]
-        if all(bias is None for bias in biases):
-            return cls(whole, NOTHING)
-        filled = [
-            np.zeros(layer.out_features, np.float32) if bias is None else bias
-            for layer, bias in zip(layers, biases, strict=True)
-        ]
-        return cls(whole, np.concatenate(filled))
-
-    @property
-    def arrays(self) -> tuple[Any, _Array, _Array]:
-        """As the kernels take them."""
-        return self.weight.values, self.weight.scales, self.bias
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaShape:
     """What the kernels need of a decoder layer.
@@ -181,17 +143,13 @@ class LlamaShape:
             if present
             else (NOTHING, NOTHING, np.float32(0))
         )
-        output, down = _Product.of(layers["o_proj"]), _Product.of(layers["down_proj"])
+        q_k_v = (array for name in "qkv" for array in _arrays(layers[f"{name}_proj"]))
+        gate_up_down = (array for name in ("gate", "up", "down") for array in _arrays(layers[f"{name}_proj"]))
         return cls(
             attention=attention,
             workspace=workspace,
-            before=(input_norm.scale, input_norm.epsilon, *_Product.of(q, k, v).arrays, *head_norms),
-            after=(
-                *output.arrays,
-                *(output_norm.scale, output_norm.epsilon),
-                *_Product.of(gate, up).arrays,
-                *down.arrays,
-            ),
+            before=(input_norm.scale, input_norm.epsilon, *q_k_v, *head_norms),
+            after=(*_arrays(layers["o_proj"]), output_norm.scale, output_norm.epsilon, *gate_up_down),
             uses_rotary=bool(getattr(attention, "use_rope", True)),
             sizes=(q.out_features // size, k.out_features // size, size, gate.out_features),
         )
@@ -227,10 +185,16 @@ class FastDecoderLayer(nn.Module):
         rows = whole_steps(attended.numpy().reshape(num_rows, heads * size))
         out = np.empty((1, num_rows, width), np.float32)
         after_attention(
-            rows, hidden, *shape.after, step.middle, step.normed, step.gates, step.ups, intermediate, out[0], board,
+            rows, hidden, *shape.after, step.middle, step.normed, step.gates, step.ups, out[0], board,
             num_workers,
         )  # fmt: skip
         return torch.from_numpy(out)
+
+
+def _arrays(layer: PackedLinear) -> tuple[Any, _Array, _Array]:
+    """Weight, scales and bias as the kernels take them."""
+    bias = NOTHING if layer.packed_bias is None else layer.packed_bias
+    return layer.packed.values, layer.packed.scales, bias
 
 
 def _has_weights(module: nn.Module) -> bool:

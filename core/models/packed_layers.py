@@ -127,12 +127,6 @@ def _show(parameter: torch.Tensor, packed: PackedWeight) -> None:
     parameter.data = tensor
 
 
-def replace_weight(layer: PackedLinear, packed: PackedWeight) -> None:
-    """Let a layer compute with the same numbers at another place in memory."""
-    layer.packed = packed
-    _show(layer.weight, packed)
-
-
 def _packed_embedding(kind: type[nn.Embedding]) -> type[nn.Embedding]:
     # A subclass (a scaled embedding, for example) that calls `super().forward` finds ours there.
     return PackedEmbedding if kind is nn.Embedding else type(kind.__name__, (kind, PackedEmbedding), {})

@@ -15,7 +15,7 @@ from numba import prange
 
 from .linear import chunk_of_columns
 from .product import columns
-from .rows import gate, normalize_head, normalize_row, rotate_head
+from .rows import gate_columns, normalize_head, normalize_row, rotate_head
 from .simd import inlined, kernel
 from .work import done, draw, wait
 
@@ -41,12 +41,12 @@ def _normalize(x: Any, weight: Any, epsilon: Any, out: Any, board: Any, stage: i
 
 @inlined
 def _head(
-    x: Any, qkv: Any, scales: Any, bias: Any, out: Any, norm: Any, epsilon: Any, cos: Any, sin: Any,
-    head: int, first_head: int, size: int,
+    x: Any, weight: Any, scales: Any, bias: Any, out: Any, head: int, size: int, norm: Any, epsilon: Any, cos: Any,
+    sin: Any,
 ) -> None:  # fmt: skip
-    """The columns of one head of `qkv`, written to `out [M, heads * D]` that begins with `first_head`."""
-    columns(x, qkv, scales, bias, out, head * size, head * size + size, first_head * size)
-    begin = (head - first_head) * size
+    """The columns of one head of `weight`, written to `out [M, heads * D]`, normalised and rotated."""
+    begin = head * size
+    columns(x, weight, scales, bias, out, begin, begin + size)
     for row in range(len(x)):
         entries = out[row, begin : begin + size]
         if len(norm):
@@ -57,57 +57,43 @@ def _head(
 
 def _build_before(fingerprint: int) -> Callable[..., Any]:
     def before_attention(
-        hidden: Any, norm: Any, epsilon: Any, qkv: Any, scales: Any, bias: Any, query_norm: Any, key_norm: Any,
-        head_epsilon: Any, cos: Any, sin: Any, normed: Any, query: Any, key: Any, value: Any, board: Any,
-        num_workers: int,
+        hidden: Any, norm: Any, epsilon: Any, q: Any, q_scales: Any, q_bias: Any, k: Any, k_scales: Any, k_bias: Any,
+        v: Any, v_scales: Any, v_bias: Any, q_norm: Any, k_norm: Any, head_epsilon: Any, cos: Any, sin: Any,
+        normed: Any, query: Any, key: Any, value: Any, board: Any, num_workers: int,
     ) -> int:  # fmt: skip
         """Compute queries, keys and values of `T` rows.
 
         Args:
             hidden: `[T, H]`.
             norm: `[H]`, weight of the first RMSNorm; `epsilon` belongs to it.
-            qkv, scales, bias: `[(heads + 2 * kv_heads) * D, padded(H)]`, as `product.columns` takes them.
-            query_norm, key_norm: `[D]`, weights of the norms over heads, or `[0]`; `head_epsilon` belongs to them.
+            q, k, v: `[heads * D, padded(H)]`, `[kv_heads * D, padded(H)]` twice; each with scales and bias as
+                `product.columns` takes them.
+            q_norm, k_norm: `[D]`, weights of the norms over heads, or `[0]`; `head_epsilon` belongs to them.
             cos, sin: `[T, R]` of the rotary embedding; `R` is 0 for none.
             normed: `[T, padded(H)]`, scratch.
             query, key, value: `[T, heads, D]`, `[T, kv_heads, D]` twice: the result.
             board: from `work.new_board`.
         """
         board[:] = 0
-        num_rows, key_head, size = query.shape
-        value_head = key_head + key.shape[1]
-        num_heads = value_head + value.shape[1]
-        queries = query.reshape(num_rows, key_head * size)
-        keys = key.reshape(num_rows, key.shape[1] * size)
-        values = value.reshape(num_rows, value.shape[1] * size)
+        num_rows, num_heads, size = query.shape
+        num_kv_heads = key.shape[1]
+        queries = query.reshape(num_rows, num_heads * size)
+        keys = key.reshape(num_rows, num_kv_heads * size)
+        values = value.reshape(num_rows, num_kv_heads * size)
         for _ in prange(num_workers):
             _normalize(hidden, norm, epsilon, normed, board, 0)
             head = draw(board, 1)
             while head < num_heads:
-                if head < key_head:
-                    _head(
-                        normed, qkv, scales, bias, queries, query_norm, head_epsilon, cos, sin, head, 0, size
-                    )
-                elif head < value_head:
-                    _head(
-                        normed,
-                        qkv,
-                        scales,
-                        bias,
-                        keys,
-                        key_norm,
-                        head_epsilon,
-                        cos,
-                        sin,
-                        head,
-                        key_head,
-                        size,
-                    )
-                else:
-                    columns(
-                        normed, qkv, scales, bias, values, head * size, head * size + size, value_head * size
-                    )
+                _head(normed, q, q_scales, q_bias, queries, head, size, q_norm, head_epsilon, cos, sin)
                 head = draw(board, 1)
+            head -= num_heads
+            while head < num_kv_heads:
+                _head(normed, k, k_scales, k_bias, keys, head, size, k_norm, head_epsilon, cos, sin)
+                head = draw(board, 1) - num_heads
+            head -= num_kv_heads
+            while head < num_kv_heads:
+                columns(normed, v, v_scales, v_bias, values, head * size, head * size + size)
+                head = draw(board, 1) - num_heads - num_kv_heads
         return fingerprint
 
     return before_attention
@@ -134,7 +120,7 @@ def _add_product(
     first = draw(board, stage) * chunk
     while first < num_columns:
         last = min(num_columns, first + chunk)
-        columns(x, weight, scales, bias, out, first, last, 0)
+        columns(x, weight, scales, bias, out, first, last)
         for row in range(len(x)):
             for n in range(first, last):
                 out[row, n] = residual[row, n] + out[row, n]
@@ -144,22 +130,21 @@ def _add_product(
 
 @inlined
 def _gated(
-    x: Any, weight: Any, scales: Any, bias: Any, gates: Any, ups: Any, intermediate: int, board: Any, stage: int,
-    num_workers: int,
+    x: Any, gate: Any, gate_scales: Any, gate_bias: Any, up: Any, up_scales: Any, up_bias: Any, gates: Any, ups: Any,
+    board: Any, stage: int, num_workers: int,
 ) -> None:  # fmt: skip
-    """One stage: `gates = silu(x @ gate.T) * (x @ up.T)`, the halves of `weight`; zeros behind `intermediate`."""
-    width = gates.shape[1]
+    """One stage: `gates = silu(x @ gate.T) * (x @ up.T)`, zeros behind the last column of the products."""
+    num_columns, width = len(gate), gates.shape[1]
     chunk = chunk_of_columns(width, num_workers)
     first = draw(board, stage) * chunk
     while first < width:
-        last = min(intermediate, first + chunk)
-        columns(x, weight, scales, bias, gates, first, last, 0)
-        columns(x, weight, scales, bias, ups, intermediate + first, intermediate + last, intermediate)
-        end = min(width, first + chunk)
+        last, end = min(num_columns, first + chunk), min(width, first + chunk)
+        columns(x, gate, gate_scales, gate_bias, gates, first, last)
+        columns(x, up, up_scales, up_bias, ups, first, last)
         for row in range(len(x)):
             for n in range(last, end):
                 gates[row, n] = ups[row, n] = np.float32(0.0)
-        gate(gates, ups, first, end)
+        gate_columns(gates, ups, first, end)
         done(board, stage)
         first = draw(board, stage) * chunk
     wait(board, stage, -(-width // chunk))
@@ -168,19 +153,19 @@ def _gated(
 def _build_after(fingerprint: int) -> Callable[..., Any]:
     def after_attention(
         attended: Any, residual: Any, output: Any, output_scales: Any, output_bias: Any, norm: Any, epsilon: Any,
-        gate_up: Any, gate_up_scales: Any, gate_up_bias: Any, down: Any, down_scales: Any, down_bias: Any,
-        middle: Any, normed: Any, gates: Any, ups: Any, intermediate: int, out: Any, board: Any, num_workers: int,
+        gate: Any, gate_scales: Any, gate_bias: Any, up: Any, up_scales: Any, up_bias: Any, down: Any,
+        down_scales: Any, down_bias: Any, middle: Any, normed: Any, gates: Any, ups: Any, out: Any, board: Any,
+        num_workers: int,
     ) -> int:  # fmt: skip
         """Turn attention's output for `T` rows into the layer's output.
 
         Args:
             attended: `[T, padded(heads * D)]`.
             residual: `[T, H]`, what entered the layer.
-            output: `[H, padded(heads * D)]`; like `gate_up [2 * I, padded(H)]` and `down [H, padded(I)]` with scales
-                and bias as `product.columns` takes them.
+            output: `[H, padded(heads * D)]`; like `gate` and `up [I, padded(H)]` and `down [H, padded(I)]` with
+                scales and bias as `product.columns` takes them.
             norm: `[H]`, weight of the second RMSNorm; `epsilon` belongs to it.
             middle: `[T, H]`, scratch; `normed`: `[T, padded(H)]`; `gates`, `ups`: `[T, padded(I)]`.
-            intermediate: `I`.
             out: `[T, H]`: the result.
             board: from `work.new_board`.
         """
@@ -192,8 +177,8 @@ def _build_after(fingerprint: int) -> Callable[..., Any]:
             wait(board, 0, -(-len(output) // chunk_of_columns(len(output), num_workers)))
             _normalize(middle, norm, epsilon, normed, board, 1)
             _gated(
-                normed, gate_up, gate_up_scales, gate_up_bias, gates, ups, intermediate, board, 2, num_workers
-            )
+                normed, gate, gate_scales, gate_bias, up, up_scales, up_bias, gates, ups, board, 2, num_workers
+            )  # fmt: skip
             _add_product(gates, down, down_scales, down_bias, middle, out, board, 3, num_workers)
         return fingerprint
 

@@ -29,21 +29,23 @@ def chunk_of_columns(num_columns: int, num_workers: int) -> int:
 
 
 def _build(fingerprint: int) -> Callable[..., Any]:
-    def run(x: Any, weight: Any, scales: Any, bias: Any, out: Any, board: Any, num_workers: int) -> int:
+    def multiply_rows(
+        x: Any, weight: Any, scales: Any, bias: Any, out: Any, board: Any, num_workers: int
+    ) -> int:
         num_columns = len(weight)
         if num_workers == 1:
-            columns(x, weight, scales, bias, out, 0, num_columns, 0)
+            columns(x, weight, scales, bias, out, 0, num_columns)
             return fingerprint
         board[:] = 0
         chunk = chunk_of_columns(num_columns, num_workers)
         for _ in prange(num_workers):
             first = draw(board, 0) * chunk
             while first < num_columns:
-                columns(x, weight, scales, bias, out, first, min(num_columns, first + chunk), 0)
+                columns(x, weight, scales, bias, out, first, min(num_columns, first + chunk))
                 first = draw(board, 0) * chunk
         return fingerprint
 
-    return run
+    return multiply_rows
 
 
 _run = kernel(_build)

@@ -17,7 +17,7 @@ _PARALLEL_FROM = 64 * 1024  # numbers that are worth waking the other threads fo
 
 
 def _build(fingerprint: int) -> Callable[..., Any]:
-    def run(x: Any, weight: Any, epsilon: Any, out: Any, num_workers: int) -> int:
+    def normalize_rows(x: Any, weight: Any, epsilon: Any, out: Any, num_workers: int) -> int:
         num_rows = len(x)
         for worker in prange(num_workers):
             square = np.empty((1, 1), np.float32)
@@ -25,7 +25,7 @@ def _build(fingerprint: int) -> Callable[..., Any]:
                 normalize_row(x, weight, epsilon, out, square, row)
         return fingerprint
 
-    return run
+    return normalize_rows
 
 
 _run = kernel(_build)

@@ -19,8 +19,8 @@ _ROWS_BYTES = 512 * 1024  # activations of a block of rows: half of a usual seco
 
 
 @inlined
-def columns(x: Any, weight: Any, scales: Any, bias: Any, out: Any, first: int, last: int, shift: int) -> None:
-    """`out[:, n - shift] = x @ weight[n] * scales[n] + bias[n]` for `first <= n < last`.
+def columns(x: Any, weight: Any, scales: Any, bias: Any, out: Any, first: int, last: int) -> None:
+    """`out[:, n] = x @ weight[n] * scales[n] + bias[n]` for `first <= n < last`.
 
     The weight is streamed from memory once for all rows (once per block of `_ROWS_BYTES` of activations): on CPUs a
     product with few rows is limited by that stream, so 8 rows cost little more than 1.
@@ -40,22 +40,22 @@ def columns(x: Any, weight: Any, scales: Any, bias: Any, out: Any, first: int, l
         while n + TILE_COLUMNS <= last:
             m = start
             if m + TILE_ROWS <= end:
-                first_tile(x, weight, scales, out, m, n, shift)
+                first_tile(x, weight, scales, out, m, n)
                 m += TILE_ROWS
             while m + TILE_ROWS <= end:
-                tile(x, weight, scales, out, m, n, shift)
+                tile(x, weight, scales, out, m, n)
                 m += TILE_ROWS
             while m + 2 <= end:
-                tile_of_2_rows(x, weight, scales, out, m, n, shift)
+                tile_of_2_rows(x, weight, scales, out, m, n)
                 m += 2
             if m < end:
-                tile_of_1_row(x, weight, scales, out, m, n, shift)
+                tile_of_1_row(x, weight, scales, out, m, n)
             n += TILE_COLUMNS
         while n < last:
             for m in range(start, end):
-                tile_of_1_column(x, weight, scales, out, m, n, shift)
+                tile_of_1_column(x, weight, scales, out, m, n)
             n += 1
     if len(bias):
         for m in range(num_rows):
             for n in range(first, last):
-                out[m, n - shift] += bias[n]
+                out[m, n] += bias[n]

@@ -28,7 +28,7 @@ def normalize_row(x: Any, weight: Any, epsilon: Any, out: Any, square: Any, row:
     for i in range(size, width):
         out[row, i] = np.float32(0.0)
     one = out[row : row + 1]
-    tile_of_1_column(one, one, NOTHING, square, 0, 0, 0)
+    tile_of_1_column(one, one, NOTHING, square, 0, 0)
     factor = np.float32(1.0) / np.sqrt(square[0, 0] / np.float32(size) + epsilon)
     for i in range(size):
         out[row, i] = weight[i] * (out[row, i] * factor)
@@ -60,7 +60,7 @@ def rotate_head(row: Any, cos: Any, sin: Any) -> None:
 
 
 @inlined
-def gate(gates: Any, ups: Any, first: int, last: int) -> None:
+def gate_columns(gates: Any, ups: Any, first: int, last: int) -> None:
     """`gates[:, first:last] = silu(gates) * ups`; both bounds multiples of `LANES`."""
     for row in range(len(gates)):
         for column in range(first, last, LANES):

@@ -41,23 +41,23 @@ _PREFETCH_BYTES = (
 
 
 def _make_tile(rows: int, columns: int, *, prefetch: bool) -> Any:
-    """Make `tile(x, weight, scales, out, m, n, shift)`.
+    """Make `tile(x, weight, scales, out, m, n)`.
 
-    It computes `out[m : m + rows, n - shift : n - shift + columns]` from `x [M, K]` and `weight [N, K]`, `K` a multiple
+    It computes `out[m : m + rows, n : n + columns]` from `x [M, K]` and `weight [N, K]`, `K` a multiple
     of `STEP`. `columns` is a power of two. A weight of 8-bit integers is multiplied by `scales [N]` after summation;
     other weights have no scales. `prefetch`: fetch the weights of later tiles meanwhile; the hardware foresees
     single rows, and those are short.
     """
 
     @intrinsic
-    def tile(typingctx: Any, x: Any, weight: Any, scales: Any, out: Any, m: Any, n: Any, shift: Any) -> Any:
+    def tile(typingctx: Any, x: Any, weight: Any, scales: Any, out: Any, m: Any, n: Any) -> Any:
         def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
             x_data, weight_data, scale_data, out_data = (
                 data_of(context, builder, signature.args[i], args[i]) for i in range(4)
             )
             depth = columns_of(context, builder, signature.args[0], args[0])
             width = columns_of(context, builder, signature.args[3], args[3])
-            row, column, moved = args[4:]
+            row, column = args[4:]
 
             def addresses(data: Any, first: Any, count: int, stride: Any) -> list[Any]:
                 rows = [builder.add(first, INDEX(i)) for i in range(count)]
@@ -95,7 +95,6 @@ def _make_tile(rows: int, columns: int, *, prefetch: bool) -> Any:
             for phi, new in zip(total, new_sums, strict=True):
                 phi.add_incoming(ir.Constant(FLOATS, None), before)
                 phi.add_incoming(new, body)
-            out_column = builder.sub(column, moved)
             out_rows = addresses(out_data, row, rows, width)
             scale = None
             if signature.args[1].dtype == types.int8:
@@ -110,11 +109,11 @@ def _make_tile(rows: int, columns: int, *, prefetch: bool) -> Any:
                     values = shuffled(builder, flat, flat, list(range(i * columns, (i + 1) * columns)))
                     if scale is not None:
                         values = builder.fmul(values, scale)
-                    store_lanes(builder, values, builder.gep(out_rows[first + i], [out_column]))
+                    store_lanes(builder, values, builder.gep(out_rows[first + i], [column]))
                 first += count
             return context.get_dummy_value()
 
-        return types.void(x, weight, scales, out, types.intp, types.intp, types.intp), codegen
+        return types.void(x, weight, scales, out, types.intp, types.intp), codegen
 
     return tile
 
