@@ -31,30 +31,40 @@ _STREAKS = (
     4,
 )  # class of 0, 1, 2, ... tokens; longer ones: the last
 _NUM_STREAKS = 6
-_PRIOR_RATE, _PRIOR_WEIGHT = 0.4, 2.0
+_PRIOR_RATE, _PRIOR_ANSWERS, _PRIOR_WEIGHT = 0.4, 0.9, 2.0
+_ENOUGH = 50.0  # observations that need no prior
 _PARENT_WEIGHT = 6.0  # observations of its own that count as much as what the estimate above says
 _KEEP = 0.996  # of a count at each observation: half is forgotten after 170
-_REQUEST_WEIGHT = 5.0
-_REQUEST_KEEP = 0.97  # one request changes faster than all of them together: half is forgotten after 23
+_REQUEST_WEIGHT = 10.0
+_REQUEST_KEEP = 0.98  # one request changes faster than all of them together: half is forgotten after 34
 _HOPELESS = 0.02  # positions that are reached less often than this are left out of an estimate
 
 
 class _Rate:
-    """A share of successes that forgets exponentially, drawn toward the estimate above it while it knows little."""
+    """A share of successes that forgets exponentially, drawn toward a prior while it knows little.
 
-    __slots__ = ("num_successes", "num_trials", "parent")
+    Args:
+        parent: pools this rate with its like: sees every observation, and is the prior.
+        prior: of a rate without a parent: another rate, or a number.
+    """
 
-    def __init__(self, parent: _Rate | None) -> None:
+    __slots__ = ("num_successes", "num_trials", "parent", "prior")
+
+    def __init__(self, parent: _Rate | None = None, prior: _Rate | float = _PRIOR_RATE) -> None:
         self.parent = parent
+        self.prior = prior
         self.num_trials = 0.0
         self.num_successes = 0.0
 
     def estimate(self) -> float:
-        if self.parent is None:
-            return (self.num_successes + _PRIOR_WEIGHT * _PRIOR_RATE) / (self.num_trials + _PRIOR_WEIGHT)
-        return (self.num_successes + _PARENT_WEIGHT * self.parent.estimate()) / (
-            self.num_trials + _PARENT_WEIGHT
-        )
+        if self.parent is not None:
+            weight, prior = _PARENT_WEIGHT, self.parent.estimate()
+        elif self.num_trials > _ENOUGH:
+            return self.num_successes / self.num_trials
+        else:
+            weight = _PRIOR_WEIGHT
+            prior = self.prior if isinstance(self.prior, float) else self.prior.estimate()
+        return (self.num_successes + weight * prior) / (self.num_trials + weight)
 
     def observe(self, success: bool) -> None:
         self.num_trials = self.num_trials * _KEEP + 1
@@ -78,34 +88,48 @@ class _Draft:
 
 
 @dataclass(slots=True)
-class _Record:
-    """What is known of one request.
+class _Merit:
+    """How much better or worse than the pooled estimates a request's newest drafts were, lately."""
 
-    Attributes:
-        streak: of its newest tokens so many in a row were in the newest draft that reached them.
-        drafts: open ones, oldest first.
-        num_trials, num_successes, num_expected: of its newest drafts, lately.
-    """
-
-    streak: int = 0
-    drafts: list[_Draft] = field(default_factory=list)
     num_trials: float = 0.0
     num_successes: float = 0.0
     num_expected: float = 0.0
 
     def odds_ratio(self) -> float:
-        """How much better (above 1) or worse its drafts do than the pooled estimates said."""
+        """Above 1: better."""
         right, expected = self.num_successes, self.num_expected
         wrong, feared = self.num_trials - right, self.num_trials - expected
         return ((right + _REQUEST_WEIGHT) * (feared + _REQUEST_WEIGHT)) / (
             (expected + _REQUEST_WEIGHT) * (wrong + _REQUEST_WEIGHT)
         )
 
-    def fade(self) -> None:
-        """Forget a little of what was counted."""
-        self.num_trials *= _REQUEST_KEEP
-        self.num_successes *= _REQUEST_KEEP
-        self.num_expected *= _REQUEST_KEEP
+    def count(self, success: bool, expected: float) -> None:
+        """Add a token that was expected to be right with this probability, and forget a little of those before it."""
+        self.num_trials = self.num_trials * _REQUEST_KEEP + 1
+        self.num_successes = self.num_successes * _REQUEST_KEEP + success
+        self.num_expected = self.num_expected * _REQUEST_KEEP + expected
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is known of one request.
+
+    Attributes:
+        streak: of its newest tokens so many in a row were in the newest draft that reached them.
+        drafts: open ones, oldest first.
+        at_first: merit of drafts made while there was no streak; a single mistake must not make a good request look
+            like those that mostly fail.
+        in_streak: merit of the others.
+    """
+
+    streak: int = 0
+    drafts: list[_Draft] = field(default_factory=list)
+    at_first: _Merit = field(default_factory=_Merit)
+    in_streak: _Merit = field(default_factory=_Merit)
+
+    def merit(self, streak: int) -> _Merit:
+        """The one that a draft made in this class of streak has to do with."""
+        return self.in_streak if streak else self.at_first
 
 
 class Acceptance:
@@ -121,11 +145,12 @@ class Acceptance:
     def __init__(self, max_length: int) -> None:
         self._records: dict[str, _Record] = {}
         self._rates: list[list[list[_Rate]]] = []
-        for _ in range(max_length):
-            whole = _Rate(None)
+        whole = _Rate()
+        for position in range(max_length):
+            whole = _Rate(prior=whole) if position else whole
             by_confidence = [_Rate(whole) for _ in range(_NUM_CONFIDENCES)]
             self._rates.append([[_Rate(rate) for _ in range(_NUM_STREAKS)] for rate in by_confidence])
-        answers = _Rate(None)
+        answers = _Rate(prior=_PRIOR_ANSWERS)
         self._answers = [_Rate(answers) for _ in range(_NUM_STREAKS)]
 
     def expect(self, request_id: str, length: int, *, is_drafted: bool = False) -> list[float]:
@@ -162,19 +187,15 @@ class Acceptance:
         if record is None:
             return
         for token in token_ids:
-            record.fade()
-            drafts = record.drafts
-            if not drafts:
-                continue
+            if not record.drafts:
+                return
             # One comparison per token counts for the request: older drafts mostly fail together.
-            newest = drafts[-1]
+            newest = record.drafts[-1]
             rate = self._rate(newest.position, newest.confidence, newest.streak)
             success = newest.token_ids[newest.position] == token
+            record.merit(newest.streak).count(success, rate.estimate())
             record.streak = record.streak + 1 if success else 0
-            record.num_trials += 1
-            record.num_successes += success
-            record.num_expected += rate.estimate()
-            record.drafts = [draft for draft in drafts if self._compare(draft, token)]
+            record.drafts = [draft for draft in record.drafts if self._compare(draft, token)]
 
     def forget(self, request_id: str) -> None:
         """The request has ended."""
@@ -191,7 +212,8 @@ class Acceptance:
     def _survival(
         self, record: _Record, length: int, confidence: Sequence[float] | None, reached: float = 1.0
     ) -> list[float]:
-        streak, ratio = _streak_class(record.streak), record.odds_ratio()
+        streak = _streak_class(record.streak)
+        ratio = record.merit(streak).odds_ratio()
         survival: list[float] = []
         for position in range(length):
             likely = self._rate(position, confidence, streak).estimate()

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from .draft_acceptance import Acceptance
 from .draft_cost import DraftCost, VerifyCost
 
-_LEARNING_SHARE = 0.005  # of the time, for drafts that are not expected to pay
+_LEARNING_SHARE = 0.005  # of the time, for drafts that are not expected to pay,
+_SAVED_SHARE = 0.05  # and this share of the time that drafting saves
 _FIRST_LEARNING_STEPS = 5  # steps' worth of that time to begin with
 _MARGIN = 1.05  # what a draft must be worth of the time it costs
 _KEEP_STEP = 0.97
@@ -21,9 +22,10 @@ class AdaptiveDrafts:
     surplus of the one over the other.
 
     A proposer that is cheap beside a step is always asked for all there is room for, and the drafts are cut when they
-    are known. A dear one is asked for what is expected to pay, and for all only as often as takes half a percent of the
-    time: often enough to notice when drafting would pay again. What is not verified is still compared with what the
-    target emits, and so teaches as much as what is.
+    are known. A dear one is asked for what is expected to pay. If that is nothing, it is still asked now and then, for
+    half a percent of the time and a little of what drafting has saved lately: often enough to notice when drafting
+    would pay again. What is not verified is still compared with what the target emits, and so teaches as much as what
+    is.
 
     Args:
         max_length: most tokens to draft for one request.
@@ -55,6 +57,7 @@ class AdaptiveDrafts:
         self._draft_seconds = 0.0
         self._learning_seconds = 0.0
         self._is_learning = False
+        self._num_short_lessons = 1
         # Lately: seconds that plain decoding would have taken for the tokens that were emitted, and that were taken.
         self._plain_seconds = self._taken_seconds = 0.0
 
@@ -64,22 +67,21 @@ class AdaptiveDrafts:
         self._is_learning = False
         if longest == 0:
             return dict.fromkeys(room, 0)
-        everything = {request_id: min(most, self._max_length) for request_id, most in room.items()}
-        seconds = self._extra_draft_seconds(longest)
-        if self._sampled_drafts:
-            seconds += max(
-                0.0, self._verify_cost.seconds(len(room) + 1) - self._verify_cost.seconds(len(room))
-            )
-        if seconds <= self._learning_seconds:
-            self._learning_seconds -= seconds
-            self._is_learning = True
-            return everything
+        # As much time for lessons of one token as for those of all, which cost more.
+        if self._afford(longest, len(room)):
+            one, all_of_them = self._extra_draft_seconds(1), self._extra_draft_seconds(longest)
+            self._num_short_lessons = min(int(all_of_them / one) if one > 0 else 1, longest)
+            return {request_id: min(most, self._max_length) for request_id, most in room.items()}
         expected = {
-            request_id: self._acceptance.expect(request_id, most)
-            for request_id, most in everything.items()
+            request_id: self._acceptance.expect(request_id, min(most, self._max_length))
+            for request_id, most in room.items()
             if most > 0
         }
-        return {**dict.fromkeys(room, 0), **self._choose(expected, len(room), with_drafting=True)}
+        chosen = self._choose(expected, len(room), with_drafting=True)
+        if self._num_short_lessons > 0 and not any(chosen.values()) and self._afford(1, len(room)):
+            self._num_short_lessons -= 1
+            chosen = dict.fromkeys(expected, 1)
+        return {**dict.fromkeys(room, 0), **chosen}
 
     def lengths(
         self,
@@ -128,12 +130,26 @@ class AdaptiveDrafts:
         if self._num_steps == 0:
             self._learning_seconds += _FIRST_LEARNING_STEPS * plain
         most = _FIRST_LEARNING_STEPS * max(plain, draft_seconds)
-        self._learning_seconds = min(self._learning_seconds + _LEARNING_SHARE * taken, most)
+        saved = max(0.0, self._plain_seconds - self._taken_seconds)
+        share = _LEARNING_SHARE + (_SAVED_SHARE * saved / self._plain_seconds if saved else 0.0)
+        self._learning_seconds = min(self._learning_seconds + share * taken, most)
         self._num_steps += 1
 
     def forget(self, request_id: str) -> None:
         """The request has ended."""
         self._acceptance.forget(request_id)
+
+    def _afford(self, length: int, num_requests: int) -> bool:
+        """Spend what it takes to learn from drafts of this length, if there is so much."""
+        seconds = self._extra_draft_seconds(length)
+        if self._sampled_drafts:  # one of them will have to be verified
+            plain = self._verify_cost.seconds(num_requests)
+            seconds += max(0.0, self._verify_cost.seconds(num_requests + 1) - plain)
+        if seconds > self._learning_seconds:
+            return False
+        self._learning_seconds -= seconds
+        self._is_learning = True
+        return True
 
     def _lengths_of_sampled(self, drafts: Mapping[str, Sequence[int]], num_requests: int) -> dict[str, int]:
         expected = {

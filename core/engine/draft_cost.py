@@ -15,11 +15,16 @@ from itertools import accumulate
 
 _NOISE = 0.1**2  # variance of the logarithm of a step's time around the curve
 _SPEED_DRIFT = 0.02**2  # what the machine's speed may change in a step
-_SHAPE_VARIANCE = 0.05**2  # of a knot measured at start-up, to begin with
+_SPEED_VARIANCE = 0.3**2  # of what was measured at start-up, to begin with
+_SHAPE_VARIANCE = 0.05**2  # likewise, of one knot
 _SHAPE_DRIFT = 1e-5
-_MOST_SPEED, _MOST_SHAPE = 0.3, 0.1  # of what one observation may say about either
+_MOST_SPEED = (
+    0.3  # what one observation may say about either: of the shape, a step that took too long says little
+)
+_MOST_SHAPE, _LEAST_SHAPE = 0.1, -0.5
 _REACH = 4  # so many knots on either side follow a knot,
 _FOLLOWS = 0.6  # each by this share of what the one before it does
+_MOST_DENSE = 17
 _UNKNOWN_SPEED = 25.0
 
 _NUM_FIRST_CALLS = 8
@@ -43,12 +48,15 @@ class VerifyCost:
     """
 
     def __init__(self, measured: Mapping[int, float] = UNMEASURED) -> None:
-        self._rows = sorted(measured)
+        rows = sorted(measured)
         # Interference only ever adds time: what more rows took is enough for fewer.
-        falling = accumulate((measured[n] for n in reversed(self._rows)), min)
-        self._shape = [*falling][::-1]
+        falling = accumulate((measured[n] for n in reversed(rows)), min)
+        self._rows, self._shape = rows, [*falling][::-1]
         self._speed = 1.0
-        self._speed_variance = _UNKNOWN_SPEED if measured is UNMEASURED else 0.0
+        # Few rows are common, and their costs go up in steps: a knot at each.
+        dense = sorted({*range(rows[0], min(rows[-1], _MOST_DENSE)), *rows})
+        self._rows, self._shape = dense, [self.seconds(num_rows) for num_rows in dense]
+        self._speed_variance = _UNKNOWN_SPEED if measured is UNMEASURED else _SPEED_VARIANCE
         self._shape_variances = [_SHAPE_VARIANCE] * len(self._rows)
 
     def seconds(self, num_rows: int) -> float:
@@ -70,7 +78,7 @@ class VerifyCost:
         shape_gain = self._shape_variances[nearest] / total
         most = max(_MOST_SPEED, 3 * math.sqrt(self._speed_variance))
         faster = speed_gain * min(max(surprise, -most), most)
-        bent = shape_gain * min(max(surprise, -_MOST_SHAPE), _MOST_SHAPE)
+        bent = shape_gain * min(max(surprise, _LEAST_SHAPE), _MOST_SHAPE)
         self._speed_variance *= 1 - speed_gain
         self._shape_variances[nearest] *= 1 - shape_gain
         self._shape_variances[nearest] += _SHAPE_DRIFT

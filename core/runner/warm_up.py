@@ -11,8 +11,7 @@ from .input_batch import InputBatch
 from .model_runner import ModelRunner
 
 _MOST_ROWS = 64
-_NUM_FIRST = 4  # row counts that are measured however long it takes
-_MOST_ROUNDS = 5
+_NUM_ROUNDS = 3
 
 
 def warm_up(runner: ModelRunner, batch: InputBatch, *, num_drafts: int) -> None:
@@ -30,32 +29,32 @@ def measure_verify_cost(
     *,
     num_drafts: int,
     num_blocks: int,
-    seconds: float = 0.4,
+    seconds: float = 0.5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[int, float]:
     """Return what a forward takes by its number of rows, all of which decide a token; call it after `warm_up`.
 
-    The least time of several rounds, since whatever else the machine does can only add to it. Few row counts are
-    measured if the model is slow.
+    The least time of several rounds, since whatever else the machine does can only add to it. If the model is slow
+    there are fewer rounds, and fewer row counts.
 
     Args:
         num_drafts: most drafts of a request, so that `1 + num_drafts` of the rows may be one request's.
         num_blocks: KV blocks that there are.
-        seconds: after this time no further measurement begins, except for the few most important row counts.
+        seconds: after this time no further measurement begins, but for the first of the most important row counts.
     """
     blocks_per_request = _num_blocks(batch, 1 + num_drafts)
     num_requests = max(1, min(batch.token_ids.shape[0], num_blocks // blocks_per_request))
     most = min(num_requests * (1 + num_drafts), _MOST_ROWS)
-    wanted = (1, 1 + num_drafts, 2, 4, 16, 3, 6, 32, 12, 24, 48, 64)
+    first = [n for n in dict.fromkeys((1, 1 + num_drafts, 2, 4, 16)) if n <= most]
+    others = [n for n in (6, 32, 3, 64, 12, 24, 48) if n <= most and n not in first]
     begin = clock()
     least: dict[int, float] = {}
-    for _ in range(_MOST_ROUNDS):
-        for num_rows in [n for n in dict.fromkeys(wanted) if n <= most]:
-            if len(least) >= _NUM_FIRST and clock() - begin > seconds:
-                return least
-            before = clock()
-            _execute(runner, batch, num_rows, num_drafts, SamplingParams(temperature=0.0))
-            least[num_rows] = min(clock() - before, least.get(num_rows, float("inf")))
+    for num_rows in _NUM_ROUNDS * first + _NUM_ROUNDS * others:
+        if len(least) >= len(first) and clock() - begin > seconds:
+            break
+        before = clock()
+        _execute(runner, batch, num_rows, num_drafts, SamplingParams(temperature=0.0))
+        least[num_rows] = min(clock() - before, least.get(num_rows, float("inf")))
     return least
 
 

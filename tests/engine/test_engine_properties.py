@@ -8,6 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.api import ProposerCapabilities, SamplingParams
+from outrider.engine.draft_adaptive import AdaptiveDrafts
+from outrider.engine.draft_cost import VerifyCost
+from outrider.engine.draft_fixed import DraftsPerBatchSize
+from outrider.engine.draft_policy import DraftPolicy
 
 from .fake_runner import mix
 from .harness import TEXTS, Harness, LetterTokenizer, plain
@@ -55,6 +59,37 @@ def sampling_params(draw: st.DrawFn) -> SamplingParams:
 
 
 @st.composite
+def policies(draw: st.DrawFn, num_speculative_tokens: int) -> DraftPolicy | None:
+    if num_speculative_tokens == 0 or draw(st.booleans()):
+        return None
+    if draw(st.booleans()):
+        return DraftsPerBatchSize([(1, 1, draw(st.integers(0, 5))), (3, 9, draw(st.integers(0, 5)))])
+    return AdaptiveDrafts(
+        num_speculative_tokens,
+        VerifyCost(draw(st.dictionaries(st.integers(1, 9), durations, min_size=1))),
+        always_asked=draw(st.booleans()),
+        sampled_drafts=draw(st.booleans()),
+    )
+
+
+class HostileClock:
+    """Time stands still, creeps or leaps, as planned."""
+
+    def __init__(self, leaps: list[float]) -> None:
+        self.leaps = leaps
+        self.num_calls = 0
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += self.leaps[self.num_calls % len(self.leaps)]
+        self.num_calls += 1
+        return self.now
+
+
+durations = st.sampled_from([1e-9, 1e-5, 0.001, 0.01, 1.0, 1e6])
+
+
+@st.composite
 def engines(draw: st.DrawFn) -> Harness:
     block_size = draw(st.integers(1, 5))
     max_model_len = draw(st.integers(4, 30))
@@ -62,6 +97,7 @@ def engines(draw: st.DrawFn) -> Harness:
     chunked = draw(st.booleans())
     max_len = min(max_model_len, num_blocks * block_size)
     pattern = draw(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=5))
+    num_speculative_tokens = draw(st.integers(0, 5))
     return Harness(
         num_blocks=num_blocks,
         block_size=block_size,
@@ -70,7 +106,9 @@ def engines(draw: st.DrawFn) -> Harness:
         max_num_batched_tokens=draw(st.integers(1 if chunked else max_len, max_len + 10)),
         enable_chunked_prefill=chunked,
         enable_prefix_caching=draw(st.booleans()),
-        num_speculative_tokens=draw(st.integers(0, 5)),
+        num_speculative_tokens=num_speculative_tokens,
+        draft_policy=draw(policies(num_speculative_tokens)),
+        clock=HostileClock(draw(st.lists(st.just(0.0) | durations, min_size=1, max_size=7))),
         capabilities=ProposerCapabilities(
             own_kv=draw(st.booleans()),
             max_positions=draw(st.none() | st.integers(1, 30)),

@@ -63,3 +63,14 @@ def test_what_goes_wrong_is_said_only_when_it_does() -> None:
     assert text.endswith(
         "; drafts skipped: 4 by max_positions, 3 by max_tokens; preemptions 1; plugin errors 2"
     )
+
+
+def test_drafts_that_were_not_worth_verifying_are_told() -> None:
+    clock, stats = Clock(), EngineStats()
+    line = PeriodicLogLine(stats, "oracle", interval_seconds=0, clock=clock)
+    stats.num_steps = 1
+    stats.num_trimmed_draft_tokens, stats.num_shadow_drafts = 8, 3
+    clock.now += 2
+    text = line.poll()
+    assert text is not None
+    assert text.endswith("; trimmed 4.0 tokens/s (3 whole drafts)")

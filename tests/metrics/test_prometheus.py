@@ -9,7 +9,14 @@ from outrider.metrics.stats import EngineStats
 
 
 def engine_stats() -> EngineStats:
-    stats = EngineStats(num_steps=2, num_plugin_errors=1, draft_seconds=0.5, num_running=3)
+    stats = EngineStats(
+        num_steps=2,
+        num_plugin_errors=1,
+        num_trimmed_draft_tokens=4,
+        num_shadow_drafts=3,
+        draft_seconds=0.5,
+        num_running=3,
+    )
     stats.spec.observe(num_draft_tokens=3, num_accepted_tokens=1, num_emitted_tokens=2)
     stats.spec.observe(num_draft_tokens=1, num_accepted_tokens=1, num_emitted_tokens=2)
     stats.num_skipped_drafts["max_tokens"] += 4
@@ -36,6 +43,8 @@ def test_counters_carry_the_method_and_follow_the_stats() -> None:
     assert value(registry, "spec_decode_skipped_drafts_total", method="oracle", reason="max_tokens") == 4
     assert value(registry, "requests_finished_total", method="oracle", reason="stop") == 1
     assert value(registry, "plugin_errors_total", method="oracle") == 1
+    assert value(registry, "spec_decode_num_trimmed_draft_tokens_total", method="oracle") == 4
+    assert value(registry, "spec_decode_num_shadow_drafts_total", method="oracle") == 3
     assert value(registry, "draft_seconds_total", method="oracle") == 0.5
     assert value(registry, "num_requests_running", method="oracle") == 3
     stats.spec.observe(num_draft_tokens=1, num_accepted_tokens=0, num_emitted_tokens=1)

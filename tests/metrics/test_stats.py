@@ -62,6 +62,8 @@ def test_since_gives_what_happened_in_between(
     stats.spec = observed(*before, *after)
     stats.num_steps += len(after)
     stats.model_seconds, earlier.model_seconds = 3.0, 1.0
+    stats.num_trimmed_draft_tokens, earlier.num_trimmed_draft_tokens = 9, 4
+    stats.num_shadow_drafts, earlier.num_shadow_drafts = 3, 1
     stats.num_finished["stop"] += 1
     stats.num_skipped_drafts["max_tokens"] += 2
     stats.num_running = 5
@@ -74,6 +76,8 @@ def test_since_gives_what_happened_in_between(
         spec=expected,
         num_steps=len(after),
         model_seconds=2.0,
+        num_trimmed_draft_tokens=5,
+        num_shadow_drafts=2,
         num_finished=stats.num_finished,
         num_skipped_drafts=stats.num_skipped_drafts,
         num_running=5,
