@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 PACKAGES := outrider $(notdir $(patsubst %/__init__.py,%,$(wildcard plugins/*/outrider_*/__init__.py)))
 
-.PHONY: demo test lint bench format setup clean
+.PHONY: demo test lint bench bench-peers format setup clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/core.stamp ## one prompt with and without drafting: same text, both speeds
@@ -25,6 +25,9 @@ lint: $(VENV)/lint.stamp ## ruff and mypy
 
 bench: $(VENV)/bench.stamp ## plain decoding against drafting by category, as a page; BENCH_PROMPTS=file.jsonl
 	$(BIN)/python benchmarks/spec_bench.py --model smollm2 $(BENCH_PROMPTS:%=--prompts-file %) $(ARGS)
+
+bench-peers: $(VENV)/core.stamp ## beside transformers, vLLM and llama.cpp, which it installs into ./.peers; BENCH_PROMPTS=file.jsonl
+	$(BIN)/python benchmarks/bench_peers.py $(BENCH_PROMPTS:%=--prompts-file %) $(ARGS)
 
 format: $(VENV)/lint.stamp ## rewrite the code as `make lint` wants it
 	$(BIN)/ruff check --fix .
