@@ -30,7 +30,8 @@ def test_the_drafter_of_the_readme_drafts_and_changes_nothing(
     backend = "outrider.testing.torch_attention:TorchAttentionBackend"
     [command] = [line for line in COMMANDS if "my_drafter" in line]
     arguments = shlex.split(command.replace("smollm2", str(model)))[1:]
-    result = CliRunner().invoke(app, [*arguments, "--attention-backend", backend, "--max-tokens", "40"])
+    arguments += ["--attention-backend", backend, "--max-tokens", "40", "--option", "adaptive=false"]
+    result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "identical to plain decoding, all 40 tokens" in result.stdout
     assert "mean acceptance length" in result.stderr

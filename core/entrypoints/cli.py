@@ -38,7 +38,7 @@ Weights = Annotated[
 Extensions = Annotated[
     list[str] | None, typer.Option("--extension", help="Plugin that wraps hooks. Repeatable.")
 ]
-NumSpeculativeTokens = Annotated[int | None, typer.Option(help="Most tokens drafted per step.")]
+NumSpeculativeTokens = Annotated[int | None, typer.Option(help="Most tokens drafted for a request per step.")]
 MaxTokens = Annotated[int, typer.Option(help="Most tokens per answer.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 PromptsFile = Annotated[

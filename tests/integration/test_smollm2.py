@@ -30,7 +30,7 @@ def plain() -> Iterator[LLM]:
 
 @pytest.fixture(scope="module")
 def drafting() -> Iterator[LLM]:
-    speculative = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
+    speculative = {"method": "ngram", "num_speculative_tokens": 4, "adaptive": False, "prompt_lookup_max": 3}
     with LLM("smollm2", max_model_len=512, speculative_config=speculative) as llm:
         yield llm
 

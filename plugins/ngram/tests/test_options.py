@@ -12,7 +12,7 @@ from pydantic import ValidationError
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, (2, 4)),
+        ({}, (1, 4)),
         ({"prompt_lookup_max": 4}, (4, 4)),
         ({"prompt_lookup_min": 2}, (2, 2)),
         ({"prompt_lookup_min": None, "prompt_lookup_max": 3}, (3, 3)),
