@@ -24,7 +24,7 @@ from ..metrics.prometheus import export_stats
 from ..metrics.stats import EngineStats
 from ..models.cache import CachePlan, allocate_caches, plan_caches
 from ..models.capabilities import check_capabilities
-from ..models.fuse import fuse_decoder_layers
+from ..models.fuse import fuse_layers
 from ..models.hidden_states import HiddenStateCapture
 from ..models.load import LoadedModel, load_model
 from ..models.packed_layers import pack_layers
@@ -190,7 +190,7 @@ def _route(
     routed = RoutedModel.route(module, plugins.backends, name, dummy_inputs, loaded.device, loaded.dtype)
     if loaded.weights is not None:
         attention = {layer.module: layer.attention for layer in routed.layers if layer.attention is not None}
-        fuse_decoder_layers(module, attention, dummy_inputs)
+        fuse_layers(module, attention, dummy_inputs)
     return routed
 
 

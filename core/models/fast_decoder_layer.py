@@ -23,18 +23,44 @@ _PARALLEL_FROM = 256 * 1024
 """Multiply-adds of a layer that are worth waking the other threads for."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What the layers of one forward over `T` rows share: rotary tables `[T, R]`, threads, and scratch."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Of a layer: heads of queries, heads of keys and values, `D`, `H`, `I`."""
 
-    cos: _Array
-    sin: _Array
-    no_rotary: _Array
-    num_workers: int
-    normed: _Array
-    middle: _Array
-    gates: _Array
-    ups: _Array
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    hidden_size: int
+    intermediate_size: int
+
+
+class _Step:
+    """What the layers of one forward over `T` rows share: rotary tables `[T, R]`, threads, and scratch.
+
+    Attributes:
+        query, key, value: what a layer hands to attention, as arrays; `tensors` are the same as tensors.
+        scratch: the arrays that `after_attention` takes between its weights and its result.
+    """
+
+    def __init__(self, tables: tuple[torch.Tensor, torch.Tensor] | None, num_rows: int, sizes: Sizes) -> None:
+        def rows(*shape: int) -> _Array:
+            return np.empty((num_rows, *shape), np.float32)
+
+        self.num_rows = num_rows
+        self.no_rotary = (rows(0), rows(0))
+        self.rotary = self.no_rotary
+        if tables is not None:
+            cos, sin = (np.ascontiguousarray(table[0].float().numpy()) for table in tables)
+            self.rotary = cos, sin
+        self.query = rows(sizes.num_heads, sizes.head_size)
+        self.key = rows(sizes.num_kv_heads, sizes.head_size)
+        self.value = rows(sizes.num_kv_heads, sizes.head_size)
+        self.tensors = torch.from_numpy(self.query), torch.from_numpy(self.key), torch.from_numpy(self.value)
+        self.normed = rows(padded(sizes.hidden_size))
+        wide = padded(sizes.intermediate_size)
+        self.scratch = rows(sizes.hidden_size), self.normed, rows(wide), rows(wide)
+        multiply_adds = num_rows * sizes.hidden_size * (4 * sizes.hidden_size + 3 * sizes.intermediate_size)
+        self.num_workers = get_num_threads() if multiply_adds >= _PARALLEL_FROM else 1
 
 
 class Workspace:
@@ -46,41 +72,20 @@ class Workspace:
 
     def __init__(self) -> None:
         self.board = new_board(NUM_STAGES)
-        self._size = (0, 0, 0)
-        self._scratch: tuple[_Array, ...] = ()
-        self._tables: Any = None
+        self._key: tuple[Any, int, Sizes | None] = (None, 0, None)
         self._step: _Step | None = None
 
-    def step(
-        self, tables: tuple[torch.Tensor, torch.Tensor] | None, num_rows: int, width: int, intermediate: int
-    ) -> _Step:
-        """Return what a layer needs for `num_rows` rows; what its scratch holds is undefined.
+    def step(self, tables: tuple[torch.Tensor, torch.Tensor] | None, num_rows: int, sizes: Sizes) -> _Step:
+        """Return what a layer needs for `num_rows` rows; it is made at the first layer of a forward.
 
         Args:
             tables: cosines and sines `[1, T, R]` of the rotary embedding: all layers of a forward get the same tuple.
-            width, intermediate: `H` and `I`.
         """
         step = self._step
-        if step is not None and tables is self._tables and self._size == (num_rows, width, intermediate):
-            return step
-        shapes = [padded(width), width, padded(intermediate), padded(intermediate)]
-        if (
-            not self._scratch
-            or [a.shape[1] for a in self._scratch] != shapes
-            or len(self._scratch[0]) < num_rows
-        ):
-            self._scratch = tuple(np.empty((num_rows, columns), np.float32) for columns in shapes)
-        no_rotary = np.zeros((num_rows, 0), np.float32)
-        cos, sin = (
-            (no_rotary, no_rotary)
-            if tables is None
-            else (np.ascontiguousarray(table[0].float().numpy()) for table in tables)
-        )
-        multiply_adds = num_rows * width * (4 * width + 3 * intermediate)
-        num_workers = get_num_threads() if multiply_adds >= _PARALLEL_FROM else 1
-        self._tables, self._size = tables, (num_rows, width, intermediate)
-        self._step = _Step(cos, sin, no_rotary, num_workers, *(array[:num_rows] for array in self._scratch))
-        return self._step
+        if step is None or self._key[0] is not tables or self._key[1:] != (num_rows, sizes):
+            step = self._step = _Step(tables, num_rows, sizes)
+            self._key = tables, num_rows, sizes
+        return step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +95,6 @@ class LlamaShape:
     Attributes:
         before, after: arguments of the two kernels that are the same in every step.
         uses_rotary: whether queries and keys are rotated.
-        sizes: heads of queries, heads of keys, `D`, `I`.
     """
 
     attention: nn.Module
@@ -98,7 +102,7 @@ class LlamaShape:
     before: tuple[Any, ...]
     after: tuple[Any, ...]
     uses_rotary: bool
-    sizes: tuple[int, int, int, int]
+    sizes: Sizes
 
     @classmethod
     def of(cls, layer: nn.Module, workspace: Workspace) -> LlamaShape | None:
@@ -151,7 +155,13 @@ class LlamaShape:
             before=(input_norm.scale, input_norm.epsilon, *q_k_v, *head_norms),
             after=(*_arrays(layers["o_proj"]), output_norm.scale, output_norm.epsilon, *gate_up_down),
             uses_rotary=bool(getattr(attention, "use_rope", True)),
-            sizes=(q.out_features // size, k.out_features // size, size, gate.out_features),
+            sizes=Sizes(
+                num_heads=q.out_features // size,
+                num_kv_heads=k.out_features // size,
+                head_size=size,
+                hidden_size=q.in_features,
+                intermediate_size=gate.out_features,
+            ),
         )
 
 
@@ -170,24 +180,16 @@ class FastDecoderLayer(nn.Module):
         """Map `[1, T, H]` to `[1, T, H]`, float32."""
         shape = self._shape
         hidden = np.ascontiguousarray(hidden_states.numpy()[0])
-        num_rows, width = hidden.shape
-        heads, kv_heads, size, intermediate = shape.sizes
-        step = shape.workspace.step(position_embeddings, num_rows, width, intermediate)
-        cos, sin = (step.cos, step.sin) if shape.uses_rotary else (step.no_rotary, step.no_rotary)
-        query = np.empty((num_rows, heads, size), np.float32)
-        key = np.empty((num_rows, kv_heads, size), np.float32)
-        value = np.empty((num_rows, kv_heads, size), np.float32)
-        board, num_workers = shape.workspace.board, step.num_workers
-        before_attention(hidden, *shape.before, cos, sin, step.normed, query, key, value, board, num_workers)
-        attended = binding_of(shape.attention).attend(
-            torch.from_numpy(query), torch.from_numpy(key), torch.from_numpy(value), None, {}
+        step = shape.workspace.step(position_embeddings, len(hidden), shape.sizes)
+        rotary = step.rotary if shape.uses_rotary else step.no_rotary
+        shared = shape.workspace.board, step.num_workers
+        before_attention(
+            hidden, *shape.before, *rotary, step.normed, step.query, step.key, step.value, *shared
         )
-        rows = whole_steps(attended.numpy().reshape(num_rows, heads * size))
-        out = np.empty((1, num_rows, width), np.float32)
-        after_attention(
-            rows, hidden, *shape.after, step.middle, step.normed, step.gates, step.ups, out[0], board,
-            num_workers,
-        )  # fmt: skip
+        attended = binding_of(shape.attention).attend(*step.tensors, None, {})
+        out = np.empty((1, *hidden.shape), np.float32)
+        rows = whole_steps(attended.numpy().reshape(step.num_rows, -1))
+        after_attention(rows, hidden, *shape.after, *step.scratch, out[0], *shared)
         return torch.from_numpy(out)
 
 

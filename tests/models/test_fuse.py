@@ -16,7 +16,7 @@ from outrider.kernels.cpu.weights import WeightFormat
 from outrider.models.attention_interface import ATTENTION_IMPLEMENTATION, bound
 from outrider.models.discovery import discover_attention
 from outrider.models.fast_decoder_layer import FastDecoderLayer
-from outrider.models.fuse import fuse_decoder_layers
+from outrider.models.fuse import fuse_layers
 from outrider.models.packed_layers import pack_layers
 
 LLAMA_SHAPED = ["llama", "mistral", "qwen2", "qwen3", "smollm3"]
@@ -60,7 +60,7 @@ class Model:
         self.attention = {self.module.get_submodule(path): shape for path, shape in shapes.items()}
 
     def fuse(self) -> int:
-        return fuse_decoder_layers(self.module, self.attention, {"use_cache": False})
+        return fuse_layers(self.module, self.attention, {"use_cache": False})
 
     def logits(self, token_ids: Sequence[int], positions: Sequence[int] | None = None) -> torch.Tensor:
         places = torch.tensor(range(len(token_ids)) if positions is None else positions)

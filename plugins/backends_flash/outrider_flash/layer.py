@@ -12,7 +12,7 @@ import torch
 from outrider.api import AttentionShape, PagedCacheSpec, PluginError, TensorSpec
 
 from .attention import attend, warm_up
-from .metadata import FlashMetadata
+from .metadata import Call, FlashMetadata
 from .plan import rows_per_tile
 from .records import BFLOAT16, CALL, FLOAT16, FLOAT32, LAYER, padded, scratch_size, state_size
 
@@ -33,11 +33,11 @@ class Workspace:
         if size < num_floats:
             self.scratch = np.zeros((num_threads, num_floats), np.float32)
 
-    def partials(self, num_floats: int) -> int:
-        """Address of a buffer of `num_floats`, valid until the next call."""
+    def partials(self, num_floats: int) -> npt.NDArray[np.float32]:
+        """A buffer of at least `num_floats`, for one call at a time."""
         if self._partials.size < num_floats:
             self._partials = np.zeros(num_floats, np.float32)
-        return self._partials.ctypes.data
+        return self._partials
 
 
 class FlashLayer:
@@ -54,6 +54,7 @@ class FlashLayer:
         self._shape = shape
         self._group = shape.num_heads // shape.num_kv_heads
         self._window = shape.sliding_window or 0
+        self._form = shape.num_heads, shape.num_kv_heads, shape.key_size, shape.value_size, self._window
         self._workspace = workspace
         # Kept here because the compiled function only knows its address.
         self._sinks = None if shape.sinks is None else shape.sinks.detach().to(torch.float32).contiguous()
@@ -120,6 +121,30 @@ class FlashLayer:
         Raises:
             PluginError: a shape is not that of the layer and the step.
         """
+        call = metadata.last_call
+        if call is None or not call.serves(self._form, query, key, value):
+            call = self._new_call(metadata, query, key, value)
+        output: npt.NDArray[np.float32] = np.empty(call.output_shape, np.float32)
+        call.record["output"] = output.ctypes.data
+        plan = call.plan
+        attend(
+            self._layer,
+            call.record,
+            metadata.positions,
+            metadata.slot_mapping,
+            metadata.block_table,
+            plan.items,
+            plan.merges,
+            self._workspace.scratch,
+            self._workspace.ticket,
+            plan.num_workers,
+        )
+        result = torch.from_numpy(output)
+        return result if query.dtype == torch.float32 else result.to(query.dtype)
+
+    def _new_call(
+        self, metadata: FlashMetadata, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> Call:
         shape, num_rows = self._shape, metadata.positions.size
         # The compiled function reads memory by address: a wrong shape must not get there.
         if (
@@ -133,34 +158,22 @@ class FlashLayer:
                 f"do not fit {num_rows} rows of {shape.num_heads} heads over {shape.num_kv_heads}, "
                 f"sizes {shape.key_size} and {shape.value_size}"
             )
+        dense = [_dense(rows) for rows in (query, key, value)]
         plan = metadata.plan(self._group, shape.num_kv_heads, self._window)
-        output = torch.empty((num_rows, shape.num_heads, shape.value_size), dtype=torch.float32)
-        q, k, v = _dense(query), _dense(key), _dense(value)
-        call = np.array(
-            [
-                (
-                    *(q.data_ptr(), 4 * q.stride(0), 4 * q.stride(1)),
-                    *(k.data_ptr(), 4 * k.stride(0), 4 * k.stride(1)),
-                    *(v.data_ptr(), 4 * v.stride(0), 4 * v.stride(1)),
-                    output.data_ptr(),
-                    self._workspace.partials(plan.num_partials * self._state_size),
-                )
-            ],
-            CALL,
+        partials = self._workspace.partials(plan.num_partials * self._state_size)
+        places = [
+            place for rows in dense for place in (rows.data_ptr(), 4 * rows.stride(0), 4 * rows.stride(1))
+        ]
+        metadata.last_call = Call(
+            form=self._form,
+            given=(query, key, value),
+            read=dense,
+            partials=partials,
+            record=np.array([(*places, 0, partials.ctypes.data)], CALL),
+            plan=plan,
+            output_shape=(num_rows, shape.num_heads, shape.value_size),
         )
-        attend(
-            self._layer,
-            call,
-            metadata.positions,
-            metadata.slot_mapping,
-            metadata.block_table,
-            plan.items,
-            plan.merges,
-            self._workspace.scratch,
-            self._workspace.ticket,
-            plan.num_workers,
-        )
-        return output if query.dtype == torch.float32 else output.to(query.dtype)
+        return metadata.last_call
 
 
 def _dense(rows: torch.Tensor) -> torch.Tensor:
