@@ -11,6 +11,9 @@ _LEARNING_SHARE = 0.005  # of the time, for drafts that are not expected to pay,
 _SAVED_SHARE = 0.05  # and this share of the time that drafting saves
 _FIRST_LEARNING_STEPS = 5  # steps' worth of that time to begin with
 _MARGIN = 1.05  # what a draft must be worth of the time it costs
+# Where a request ends early and no other takes its place, the batch takes as long as its slowest, and a step that was
+# made longer for one has cost all of them.
+_MARGIN_TOGETHER = 1.25
 _KEEP_STEP = 0.97
 
 
@@ -186,7 +189,8 @@ class AdaptiveDrafts:
         if not ranked:
             return lengths
         plain_seconds = self._verify_cost.seconds(num_requests)
-        price = _MARGIN * self._tokens_per_second(num_requests, plain_seconds)
+        margin = _MARGIN if num_requests == 1 else _MARGIN_TOGETHER
+        price = margin * self._tokens_per_second(num_requests, plain_seconds)
         best_surplus, num_chosen, longest, tokens = 0.0, 0, 0, 0.0
         for index, (unlikely, position, _) in enumerate(ranked, 1):
             tokens -= unlikely
