@@ -178,19 +178,28 @@ class FastDecoderLayer(nn.Module):
         **kwargs: Any,
     ) -> torch.Tensor:
         """Map `[1, T, H]` to `[1, T, H]`, float32."""
+        out = self.run(np.ascontiguousarray(hidden_states.numpy()[0]), position_embeddings)
+        return torch.from_numpy(out)[None]
+
+    def run(self, hidden: _Array, tables: tuple[torch.Tensor, torch.Tensor] | None) -> _Array:
+        """`forward` on arrays `[T, H]`; `tables` are the position embeddings."""
         shape = self._shape
-        hidden = np.ascontiguousarray(hidden_states.numpy()[0])
-        step = shape.workspace.step(position_embeddings, len(hidden), shape.sizes)
+        step = shape.workspace.step(tables, len(hidden), shape.sizes)
         rotary = step.rotary if shape.uses_rotary else step.no_rotary
         shared = shape.workspace.board, step.num_workers
         before_attention(
             hidden, *shape.before, *rotary, step.normed, step.query, step.key, step.value, *shared
         )
         attended = binding_of(shape.attention).attend(*step.tensors, None, {})
-        out = np.empty((1, *hidden.shape), np.float32)
+        out = np.empty(hidden.shape, np.float32)
         rows = whole_steps(attended.numpy().reshape(step.num_rows, -1))
-        after_attention(rows, hidden, *shape.after, *step.scratch, out[0], *shared)
-        return torch.from_numpy(out)
+        after_attention(rows, hidden, *shape.after, *step.scratch, out, *shared)
+        return out
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a hook wants to see what enters or leaves this layer."""
+        return bool(self._forward_hooks or self._forward_pre_hooks)
 
 
 def _arrays(layer: PackedLinear) -> tuple[Any, _Array, _Array]:

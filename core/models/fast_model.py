@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
@@ -37,11 +38,16 @@ class FastDecoder(nn.Module):
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """Map token ids `[1, T]` to hidden states `[1, T, H]` after the final norm."""
-        hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        tables = self.rotary_emb(hidden, position_ids)
+        embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        tables = self.rotary_emb(embedded, position_ids)
+        hidden = np.ascontiguousarray(embedded.numpy()[0])
+        layer: Any
         for layer in self.layers:
-            hidden = layer(hidden, position_embeddings=tables)
-        return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden))
+            if layer.is_watched:
+                hidden = layer(torch.from_numpy(hidden)[None], position_embeddings=tables).numpy()[0]
+            else:
+                hidden = layer.run(hidden, tables)
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(torch.from_numpy(hidden)[None]))
 
 
 class FastCausalLM(nn.Module):

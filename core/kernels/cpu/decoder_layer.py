@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import prange
 
-from .linear import chunk_of_columns
+from .linear import TASKS_PER_WORKER, chunk_of_columns
 from .product import columns
 from .rows import gate_columns, normalize_head, normalize_row, rotate_head
 from .simd import inlined, kernel
@@ -55,6 +55,35 @@ def _head(
             rotate_head(entries, cos[row], sin[row])
 
 
+@inlined
+def _before(
+    hidden: Any, norm: Any, epsilon: Any, q: Any, q_scales: Any, q_bias: Any, k: Any, k_scales: Any, k_bias: Any,
+    v: Any, v_scales: Any, v_bias: Any, q_norm: Any, k_norm: Any, head_epsilon: Any, cos: Any, sin: Any, normed: Any,
+    query: Any, key: Any, value: Any, board: Any, num_workers: int,
+) -> None:  # fmt: skip
+    """What one worker does of `before_attention`."""
+    num_rows, num_heads, size = query.shape
+    num_kv_heads = key.shape[1]
+    queries = query.reshape(num_rows, num_heads * size)
+    keys = key.reshape(num_rows, num_kv_heads * size)
+    values = value.reshape(num_rows, num_kv_heads * size)
+    total = num_heads + 2 * num_kv_heads
+    chunk = -(-total // (num_workers * TASKS_PER_WORKER))
+    _normalize(hidden, norm, epsilon, normed, board, 0)
+    first = draw(board, 1) * chunk
+    while first < total:
+        for head in range(first, min(total, first + chunk)):
+            other = head - num_heads
+            if other < 0:
+                _head(normed, q, q_scales, q_bias, queries, head, size, q_norm, head_epsilon, cos, sin)
+            elif other < num_kv_heads:
+                _head(normed, k, k_scales, k_bias, keys, other, size, k_norm, head_epsilon, cos, sin)
+            else:
+                begin = (other - num_kv_heads) * size
+                columns(normed, v, v_scales, v_bias, values, begin, begin + size)
+        first = draw(board, 1) * chunk
+
+
 def _build_before(fingerprint: int) -> Callable[..., Any]:
     def before_attention(
         hidden: Any, norm: Any, epsilon: Any, q: Any, q_scales: Any, q_bias: Any, k: Any, k_scales: Any, k_bias: Any,
@@ -75,25 +104,17 @@ def _build_before(fingerprint: int) -> Callable[..., Any]:
             board: from `work.new_board`.
         """
         board[:] = 0
-        num_rows, num_heads, size = query.shape
-        num_kv_heads = key.shape[1]
-        queries = query.reshape(num_rows, num_heads * size)
-        keys = key.reshape(num_rows, num_kv_heads * size)
-        values = value.reshape(num_rows, num_kv_heads * size)
+        if num_workers == 1:
+            _before(
+                hidden, norm, epsilon, q, q_scales, q_bias, k, k_scales, k_bias, v, v_scales, v_bias, q_norm, k_norm,
+                head_epsilon, cos, sin, normed, query, key, value, board, num_workers,
+            )  # fmt: skip
+            return fingerprint
         for _ in prange(num_workers):
-            _normalize(hidden, norm, epsilon, normed, board, 0)
-            head = draw(board, 1)
-            while head < num_heads:
-                _head(normed, q, q_scales, q_bias, queries, head, size, q_norm, head_epsilon, cos, sin)
-                head = draw(board, 1)
-            head -= num_heads
-            while head < num_kv_heads:
-                _head(normed, k, k_scales, k_bias, keys, head, size, k_norm, head_epsilon, cos, sin)
-                head = draw(board, 1) - num_heads
-            head -= num_kv_heads
-            while head < num_kv_heads:
-                columns(normed, v, v_scales, v_bias, values, head * size, head * size + size)
-                head = draw(board, 1) - num_heads - num_kv_heads
+            _before(
+                hidden, norm, epsilon, q, q_scales, q_bias, k, k_scales, k_bias, v, v_scales, v_bias, q_norm, k_norm,
+                head_epsilon, cos, sin, normed, query, key, value, board, num_workers,
+            )  # fmt: skip
         return fingerprint
 
     return before_attention
@@ -150,6 +171,20 @@ def _gated(
     wait(board, stage, -(-width // chunk))
 
 
+@inlined
+def _after(
+    attended: Any, residual: Any, output: Any, output_scales: Any, output_bias: Any, norm: Any, epsilon: Any,
+    gate: Any, gate_scales: Any, gate_bias: Any, up: Any, up_scales: Any, up_bias: Any, down: Any, down_scales: Any,
+    down_bias: Any, middle: Any, normed: Any, gates: Any, ups: Any, out: Any, board: Any, num_workers: int,
+) -> None:  # fmt: skip
+    """What one worker does of `after_attention`."""
+    _add_product(attended, output, output_scales, output_bias, residual, middle, board, 0, num_workers)
+    wait(board, 0, -(-len(output) // chunk_of_columns(len(output), num_workers)))
+    _normalize(middle, norm, epsilon, normed, board, 1)
+    _gated(normed, gate, gate_scales, gate_bias, up, up_scales, up_bias, gates, ups, board, 2, num_workers)
+    _add_product(gates, down, down_scales, down_bias, middle, out, board, 3, num_workers)
+
+
 def _build_after(fingerprint: int) -> Callable[..., Any]:
     def after_attention(
         attended: Any, residual: Any, output: Any, output_scales: Any, output_bias: Any, norm: Any, epsilon: Any,
@@ -170,16 +205,19 @@ def _build_after(fingerprint: int) -> Callable[..., Any]:
             board: from `work.new_board`.
         """
         board[:] = 0
-        for _ in prange(num_workers):
-            _add_product(
-                attended, output, output_scales, output_bias, residual, middle, board, 0, num_workers
-            )
-            wait(board, 0, -(-len(output) // chunk_of_columns(len(output), num_workers)))
-            _normalize(middle, norm, epsilon, normed, board, 1)
-            _gated(
-                normed, gate, gate_scales, gate_bias, up, up_scales, up_bias, gates, ups, board, 2, num_workers
+        if num_workers == 1:
+            _after(
+                attended, residual, output, output_scales, output_bias, norm, epsilon, gate, gate_scales, gate_bias,
+                up, up_scales, up_bias, down, down_scales, down_bias, middle, normed, gates, ups, out, board,
+                num_workers,
             )  # fmt: skip
-            _add_product(gates, down, down_scales, down_bias, middle, out, board, 3, num_workers)
+            return fingerprint
+        for _ in prange(num_workers):
+            _after(
+                attended, residual, output, output_scales, output_bias, norm, epsilon, gate, gate_scales, gate_bias,
+                up, up_scales, up_bias, down, down_scales, down_bias, middle, normed, gates, ups, out, board,
+                num_workers,
+            )  # fmt: skip
         return fingerprint
 
     return after_attention

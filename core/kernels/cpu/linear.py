@@ -19,13 +19,15 @@ Float32Array = npt.NDArray[np.float32]
 _PARALLEL_FROM = 256 * 1024  # multiply-adds that are worth waking the other threads for
 
 
+TASKS_PER_WORKER = 2
+"""Few, since each begins with weights that nobody has fetched ahead; more than one, so that a thread that lost its core
+for a while holds less up."""
+
+
 @inlined
 def chunk_of_columns(num_columns: int, num_workers: int) -> int:
-    """Columns of a task: enough tasks that no thread waits long for another, few enough that drawing them is cheap.
-
-    A multiple of `LANES`: threads then write to different cache lines.
-    """
-    return max(1, min(num_columns // (num_workers * 3) // LANES, 128)) * LANES
+    """Columns of a task: a multiple of `LANES`, so that threads write to different cache lines."""
+    return -(-num_columns // (num_workers * TASKS_PER_WORKER * LANES)) * LANES
 
 
 def _build(fingerprint: int) -> Callable[..., Any]:

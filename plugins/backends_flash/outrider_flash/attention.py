@@ -61,7 +61,7 @@ def _compile(fingerprint: int) -> Any:
     @njit(cache=True, parallel=True, error_model="numpy")
     def attend(
         layers: Any, calls: Any, positions: Any, slots: Any, block_table: Any, items: Any, merges: Any,
-        scratch: Any, ticket: Any, num_workers: int,
+        scratch: Any, ticket: Any, num_workers: int, output: Any,
     ) -> int:  # fmt: skip
         """Write keys and values of all rows, then compute all rows.
 
@@ -72,9 +72,11 @@ def _compile(fingerprint: int) -> Any:
             items, merges: of `ITEM`, from `make_plan`.
             scratch: `[threads, scratch_size]` float32; a worker owns a row.
             ticket: `[1]` int64.
+            output: `[T, num_heads, value_size]` float32; its address is put into `calls`.
         """
         num_rows = slots.shape[0]
         ticket[0] = 0
+        calls[0].output = output.ctypes.data
         if num_workers == 1:
             write_rows(layers[0], calls[0], slots, 0, num_rows, scratch.ctypes.data)
             take_items(
@@ -120,5 +122,6 @@ def warm_up() -> None:
             np.zeros((config.NUMBA_NUM_THREADS, 0), np.float32),
             np.zeros(1, np.int64),
             get_num_threads(),
+            np.zeros((0, 0, 0), np.float32),
         )
         attend.disable_compile()

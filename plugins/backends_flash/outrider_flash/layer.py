@@ -125,7 +125,6 @@ class FlashLayer:
         if call is None or not call.serves(self._form, query, key, value):
             call = self._new_call(metadata, query, key, value)
         output: npt.NDArray[np.float32] = np.empty(call.output_shape, np.float32)
-        call.record["output"] = output.ctypes.data
         plan = call.plan
         attend(
             self._layer,
@@ -138,6 +137,7 @@ class FlashLayer:
             self._workspace.scratch,
             self._workspace.ticket,
             plan.num_workers,
+            output,
         )
         result = torch.from_numpy(output)
         return result if query.dtype == torch.float32 else result.to(query.dtype)
