@@ -117,8 +117,9 @@ def _load_weights(source: ModelSource, settings: ModelConfig, packs: bool) -> tu
         config = checkpoint = None
     dtype: Any = "auto" if settings.dtype == "auto" else getattr(torch, settings.dtype)
     if packs:
-        exact = torch.bfloat16 if checkpoint == torch.bfloat16 else torch.float32
-        dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}.get(settings.weights, exact)
+        # Only linear layers are rounded, when they are packed.
+        half = checkpoint == torch.bfloat16 and settings.weights != "float32"
+        dtype = torch.bfloat16 if half else torch.float32
     if source.gguf_file is not None:
         announce(f"Reading {source.gguf_file.name}")
         dtype = torch.float32 if dtype == "auto" else dtype

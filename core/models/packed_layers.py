@@ -14,7 +14,7 @@ from torch import nn
 
 from ..kernels.cpu.linear import linear
 from ..kernels.cpu.norm import rms_norm
-from ..kernels.cpu.weights import PackedWeight, WeightFormat
+from ..kernels.cpu.weights import PackedWeight, WeightFormat, WeightMemory
 
 _NUM_TRIAL_ROWS = 3
 
@@ -22,7 +22,8 @@ _NUM_TRIAL_ROWS = 3
 class PackedLinear(nn.Linear):
     """`nn.Linear` for inference on float32 activations, computed by `kernels.cpu.linear`.
 
-    Activations of another type are torch's business, and then must have the weight's. No gradient flows through it.
+    Activations of another type are torch's business, and then must have the weight's; int8 weights are ours alone. No
+    gradient flows through it.
 
     Attributes:
         packed: what is computed with. `weight` shows the same memory, without the padding; its scales, if it is int8,
@@ -34,8 +35,14 @@ class PackedLinear(nn.Linear):
     packed_bias: npt.NDArray[np.float32] | None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Map `[..., in_features]` to `[..., out_features]`."""
+        """Map `[..., in_features]` to `[..., out_features]`.
+
+        Raises:
+            TypeError: the weight is int8, and the activations are not float32.
+        """
         if input.dtype != torch.float32 or input.device.type != "cpu":
+            if self.packed.format == "int8":  # torch would multiply integers, without their scales
+                raise TypeError(f"activations are {input.dtype}; a layer of int8 weights takes torch.float32")
             return super().forward(input)
         rows = input.detach().reshape(-1, self.in_features).numpy()
         out = linear(rows, self.packed, self.packed_bias)
@@ -43,13 +50,19 @@ class PackedLinear(nn.Linear):
 
 
 class PackedEmbedding(nn.Embedding):
-    """`nn.Embedding` for inference that gives float32 rows of a packed weight."""
+    """`nn.Embedding` for inference that gives float32 rows of a packed weight.
+
+    Attributes:
+        scale: what rows are multiplied with, or None.
+    """
 
     packed: PackedWeight
+    scale: np.float32 | None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Map `[...]` token ids to `[..., embedding_dim]`."""
-        return torch.from_numpy(self.packed.rows(input.numpy()))
+        rows = self.packed.rows(input.numpy())
+        return torch.from_numpy(rows if self.scale is None else rows * self.scale)
 
 
 class PackedRMSNorm(nn.Module):
@@ -77,42 +90,64 @@ def pack_layers(module: nn.Module, weights: WeightFormat) -> None:
 
     Args:
         weights: format of the linear layers and the embeddings that share their weight. `bfloat16` rounds weights that
-            are not bfloat16 yet.
+            are not bfloat16 yet. Other embeddings stay bfloat16 if they are, unless all shall be float32.
 
     Raises:
-        ValueError: int8 is asked for, and a weight holds NaN or infinity.
+        ValueError: int8 is asked for, and a weight, which is named, holds NaN or infinity.
     """
-    done: dict[int, PackedWeight] = {}
-    for layer in module.modules():
+    packer = _Packer()
+    for path, layer in module.named_modules():
         if type(layer) is nn.Linear:
-            _pack(layer, PackedLinear, weights, done)
+            try:
+                packer.pack(layer, PackedLinear, weights)
+            except ValueError as error:
+                raise ValueError(f"{path or type(layer).__name__}: {error}; use other weights") from None
     for layer in module.modules():
-        unpacked = isinstance(layer, nn.Embedding) and not isinstance(layer, PackedEmbedding)
-        if unpacked and (id(layer.weight) in done or weights == "bfloat16"):
-            _pack(layer, _packed_embedding(type(layer)), weights, done)  # type: ignore[arg-type]
+        if isinstance(layer, nn.Embedding) and not isinstance(layer, PackedEmbedding):
+            if packer.has(layer.weight):
+                _pack_embedding(packer, layer, weights)
+            elif layer.weight.dtype == torch.bfloat16 and weights != "float32":
+                _pack_embedding(packer, layer, "bfloat16")
     ours = (PackedLinear, PackedEmbedding)
     for layer in module.modules():
-        for name, parameter in layer.named_parameters(recurse=False):
-            if parameter.is_floating_point() and not (isinstance(layer, ours) and name == "weight"):
-                parameter.data = parameter.data.float()
+        own = [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]
+        for name, tensor in own:
+            if tensor.is_floating_point() and not (isinstance(layer, ours) and name == "weight"):
+                tensor.data = tensor.data.float()
         if isinstance(layer, PackedLinear):
             layer.packed_bias = None if layer.bias is None else layer.bias.detach().numpy()
         elif type(layer).__name__.endswith("RMSNorm"):
             _pack_norm(layer)
 
 
-def _pack(layer: Any, kind: type[nn.Module], weights: WeightFormat, done: dict[int, PackedWeight]) -> None:
-    """Give a layer its packed weight, the same one wherever its parameter occurs, and another class."""
-    key = id(layer.weight)
-    if key not in done:
-        data = layer.weight.detach()
-        half = weights == "bfloat16" or (weights == "int8" and data.dtype == torch.bfloat16)
-        data = data.to(torch.bfloat16 if half else torch.float32)
-        array = data.view(torch.int16).numpy().view(np.uint16) if half else data.numpy()
-        done[key] = PackedWeight.pack(array, quantize=weights == "int8")
-        _show(layer.weight, done[key])
-    layer.packed = done[key]
-    layer.__class__ = kind
+class _Packer:
+    """Packs each parameter once, wherever it occurs."""
+
+    def __init__(self) -> None:
+        self._memory = WeightMemory()
+        self._packed: dict[int, PackedWeight] = {}
+
+    def has(self, weight: torch.Tensor) -> bool:
+        """Whether a layer with this parameter has been packed."""
+        return id(weight) in self._packed
+
+    def pack(self, layer: Any, kind: type[nn.Module], weights: WeightFormat) -> None:
+        """Give a layer its packed weight and another class."""
+        if not self.has(layer.weight):
+            packed = self._packed[id(layer.weight)] = self._pack(layer.weight.detach(), weights)
+            _show(layer.weight, packed)
+        layer.packed = self._packed[id(layer.weight)]
+        layer.__class__ = kind
+
+    def _pack(self, data: torch.Tensor, weights: WeightFormat) -> PackedWeight:
+        quantize = weights == "int8"
+        if weights == "bfloat16" and data.dtype != torch.bfloat16:
+            rounded = self._memory.allocate((data.shape[0], data.shape[1]), np.int16)
+            data = torch.from_numpy(rounded).view(torch.bfloat16).copy_(data)
+        if data.dtype == torch.bfloat16 and weights != "float32":
+            bits = data.view(torch.int16).numpy().view(np.uint16)
+            return PackedWeight.pack(bits, quantize=quantize, memory=self._memory)
+        return PackedWeight.pack(data.float().numpy(), quantize=quantize, memory=self._memory)
 
 
 def _show(parameter: torch.Tensor, packed: PackedWeight) -> None:
@@ -127,9 +162,16 @@ def _show(parameter: torch.Tensor, packed: PackedWeight) -> None:
     parameter.data = tensor
 
 
-def _packed_embedding(kind: type[nn.Embedding]) -> type[nn.Embedding]:
-    # A subclass (a scaled embedding, for example) that calls `super().forward` finds ours there.
-    return PackedEmbedding if kind is nn.Embedding else type(kind.__name__, (kind, PackedEmbedding), {})
+def _pack_embedding(packer: _Packer, layer: Any, weights: WeightFormat) -> None:
+    """Pack an embedding; its class stays among the bases of the new one.
+
+    A class that calls `super().forward` finds ours there. Those that scale rows do so in the type of the weight: the
+    scale would be rounded as the weight is. We scale instead, by what they remember unrounded.
+    """
+    kind, scale = type(layer), getattr(layer, "scalar_embed_scale", None)
+    bases = (kind, PackedEmbedding) if scale is None else (PackedEmbedding, kind)
+    packer.pack(layer, PackedEmbedding if kind is nn.Embedding else type(kind.__name__, bases, {}), weights)
+    layer.scale = None if scale is None else np.float32(scale)
 
 
 def _pack_norm(norm: nn.Module) -> None:
