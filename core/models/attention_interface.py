@@ -1,12 +1,12 @@
 """The attention implementation `outrider` of transformers: hands each call to whatever the calling module is bound to.
 
-A module is bound for the duration of one forward, by an attribute of the module itself. So any number of engines and
-routed models can live in one process, and an unbound module gives an error instead of a wrong answer.
+A module is bound for the duration of one forward. So any number of engines and routed models can live in one process,
+and an unbound module gives an error instead of a wrong answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -22,7 +22,6 @@ ATTENTION_IMPLEMENTATION = "outrider"
 DISCOVERY_IMPLEMENTATION = "outrider_discovery"
 """The same with masks: in discovery a layer's mask shows what its keywords may not tell."""
 
-_BINDING = "_outrider_binding"
 MASK_FUNCTION = "outrider_mask_function"
 """Attribute of a discovery mask: the transformers mask function that it was made from."""
 
@@ -42,34 +41,50 @@ class AttentionBinding(Protocol):
         ...
 
 
-@contextmanager
-def bound(bindings: Sequence[tuple[torch.nn.Module, Any]]) -> Iterator[None]:
-    """Bind each module to its partner while the context lasts.
+class Bindings:
+    """What the modules of one model are bound to. As a context, binds them while it lasts; reusable, not reentrant.
 
     A partner with a method `replace` also takes the place of the module's `forward`.
 
+    Args:
+        bindings: module and partner; each module once.
+
     Raises:
-        ModelError: a module is bound already: two forwards of it at the same time.
+        ModelError: on entry, a module is bound already: two forwards of it at the same time.
     """
-    undo: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    try:
-        for module, binding in bindings:
-            attributes = module.__dict__
-            if _BINDING in attributes:
+
+    def __init__(self, bindings: Iterable[tuple[torch.nn.Module, Any]]) -> None:
+        self.partners = dict(bindings)
+        self._replaced = [
+            (module.__dict__, partner.replace)
+            for module, partner in self.partners.items()
+            if hasattr(partner, "replace")
+        ]
+        self._before: list[Any] = []
+
+    def __enter__(self) -> None:
+        for other in _active:
+            both = other.partners.keys() & self.partners.keys()
+            if both:
                 raise ModelError(
-                    f"{type(module).__name__} is already inside a forward; run one forward of a model at a time"
+                    f"{type(both.pop()).__name__} is already inside a forward; run one forward of a model at a time"
                 )
-            undo.append((attributes, {k: attributes[k] for k in ("forward",) if k in attributes}))
-            attributes[_BINDING] = binding
-            replacement = getattr(binding, "replace", None)
-            if replacement is not None:
-                attributes["forward"] = replacement
-        yield
-    finally:
-        for attributes, before in undo:
-            attributes.pop(_BINDING, None)
-            attributes.pop("forward", None)
-            attributes.update(before)
+        _active.append(self)
+        self._before = [attributes.get("forward") for attributes, _ in self._replaced]
+        for attributes, replacement in self._replaced:
+            attributes["forward"] = replacement
+
+    def __exit__(self, *error: object) -> None:
+        _active.remove(self)
+        for (attributes, _), before in zip(self._replaced, self._before, strict=True):
+            if before is None:
+                del attributes["forward"]
+            else:
+                attributes["forward"] = before
+
+
+_active: list[Bindings] = []
+"""Of the forwards that are under way; rarely more than one, and no module is in two of them."""
 
 
 def binding_of(module: torch.nn.Module) -> AttentionBinding:
@@ -78,14 +93,15 @@ def binding_of(module: torch.nn.Module) -> AttentionBinding:
     Raises:
         ModelError: it is bound to nothing.
     """
-    binding: AttentionBinding | None = module.__dict__.get(_BINDING)
-    if binding is None:
-        raise ModelError(
-            f"{type(module).__name__} was called outside a routed forward. Its attention is"
-            f" {ATTENTION_IMPLEMENTATION!r}, which works inside `RoutedModel.forward` only; to run the model by itself,"
-            " call `model.set_attn_implementation('sdpa')` on a copy of its own"
-        )
-    return binding
+    for bindings in _active:
+        binding: AttentionBinding | None = bindings.partners.get(module)
+        if binding is not None:
+            return binding
+    raise ModelError(
+        f"{type(module).__name__} was called outside a routed forward. Its attention is"
+        f" {ATTENTION_IMPLEMENTATION!r}, which works inside `RoutedModel.forward` only; to run the model by itself,"
+        " call `model.set_attn_implementation('sdpa')` on a copy of its own"
+    )
 
 
 @contextmanager

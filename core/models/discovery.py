@@ -20,8 +20,8 @@ from ..api import NUM_DISCOVERY_TOKENS, AttentionShape, ModelError
 from .attention_interface import (
     ATTENTION_IMPLEMENTATION,
     DISCOVERY_IMPLEMENTATION,
+    Bindings,
     attention_implementation,
-    bound,
 )
 from .attention_shape import check_mask, plain_attention, shape_of_call
 
@@ -132,7 +132,9 @@ def _run(
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(attention_implementation(module, implementation))
-        stack.enter_context(bound([(recorder.module, recorder) for recorder in [*forward.recorders, *inner]]))
+        stack.enter_context(
+            Bindings([(recorder.module, recorder) for recorder in [*forward.recorders, *inner]])
+        )
         stack.enter_context(_watched({**modules, **claimed}, claimed, forward, stand_in))
         try:
             module(**inputs)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from ..api import NUM_DISCOVERY_TOKENS, AttentionShape
-from .attention_interface import bound
+from .attention_interface import Bindings
 from .attention_shape import plain_attention
 from .fast_decoder_layer import FastDecoderLayer, LlamaShape, Workspace
 from .fast_model import FastCausalLM, FastDecoder
@@ -65,7 +65,7 @@ def fuse_layers(
     positions = torch.arange(NUM_DISCOVERY_TOKENS)
     inputs = {**dummy_inputs, "input_ids": positions[None], "position_ids": positions[None]}
     bindings = [(layer, _Plain(shape, positions)) for layer, shape in attention.items()]
-    with torch.no_grad(), bound(bindings):
+    with torch.no_grad(), Bindings(bindings):
         calls = _record_calls(module, list(shapes), inputs)
         fused = [
             layer for layer, (rows, rest) in calls.items() if _fuse_layer(layer, shapes[layer], rows, rest)

@@ -11,7 +11,7 @@ import torch
 
 from ..api import AttentionLayer, AttentionShape, LayerInfo, ModelError, PluginError
 from ..plugins import GROUPS
-from .attention_interface import ATTENTION_IMPLEMENTATION, bound
+from .attention_interface import ATTENTION_IMPLEMENTATION, Bindings
 from .discovery import discover_attention
 from .hidden_states import HiddenStateCapture
 
@@ -62,6 +62,10 @@ class RoutedModel:
         self.module = module
         self.layers = tuple(layers)
         self.backends = frozenset(layer.backend for layer in layers)
+        self._steps = {backend: _Step() for backend in self.backends}
+        self._bindings = Bindings(
+            (layer.module, _binding(layer, self._steps[layer.backend])) for layer in layers
+        )
 
     @classmethod
     def route(
@@ -133,20 +137,30 @@ class RoutedModel:
         Raises:
             ModelError: the model is inside another forward already, or metadata is missing.
         """
-        try:
-            bindings = [(layer.module, _bind(layer, metadata[layer.backend])) for layer in self.layers]
-        except KeyError as error:
-            raise ModelError(f"no attention metadata of backend {error} was given to the forward") from None
-        with torch.no_grad(), bound(bindings), nullcontext() if capture is None else capture.attached():
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self.forward(metadata, capture=capture, **inputs)
+        with self._bindings, nullcontext() if capture is None else capture.attached():
+            for backend, step in self._steps.items():
+                if backend not in metadata:
+                    raise ModelError(f"no attention metadata of backend {backend!r} was given to the forward")
+                step.metadata = metadata[backend]
             return self.module(**inputs)
 
 
 @dataclass(slots=True)
+class _Step:
+    """A backend's metadata of the current forward, for all its layers."""
+
+    metadata: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class _BoundAttention:
-    """A backend's layer for the attention interface, with its metadata of the current forward."""
+    """A backend's layer for the attention interface."""
 
     impl: AttentionLayer
-    metadata: Any
+    step: _Step
 
     def attend(
         self,
@@ -156,23 +170,23 @@ class _BoundAttention:
         mask: torch.Tensor | None,
         keywords: dict[str, Any],
     ) -> torch.Tensor:
-        output: torch.Tensor = self.impl.forward(self.metadata, query, key, value)
+        output: torch.Tensor = self.impl.forward(self.step.metadata, query, key, value)
         return output
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _BoundModule:
-    """A backend's layer for a whole module, with its metadata of the current forward."""
+    """A backend's layer for a whole module."""
 
     impl: AttentionLayer
-    metadata: Any
+    step: _Step
 
     def replace(self, *args: Any, **kwargs: Any) -> Any:
-        return self.impl.forward(self.metadata, *args, **kwargs)
+        return self.impl.forward(self.step.metadata, *args, **kwargs)
 
 
-def _bind(layer: RoutedLayer, metadata: Any) -> _BoundAttention | _BoundModule:
-    return (_BoundModule if layer.attention is None else _BoundAttention)(layer.impl, metadata)
+def _binding(layer: RoutedLayer, step: _Step) -> _BoundAttention | _BoundModule:
+    return (_BoundModule if layer.attention is None else _BoundAttention)(layer.impl, step)
 
 
 def _nobody_claims(info: LayerInfo, shape: AttentionShape, backends: Sequence[Backend]) -> str:

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from outrider.kernels.cpu.weights import WeightFormat
-from outrider.models.attention_interface import ATTENTION_IMPLEMENTATION, bound
+from outrider.models.attention_interface import ATTENTION_IMPLEMENTATION, Bindings
 from outrider.models.discovery import discover_attention
 from outrider.models.fast_decoder_layer import FastDecoderLayer
 from outrider.models.fuse import fuse_layers
@@ -65,7 +65,7 @@ class Model:
     def logits(self, token_ids: Sequence[int], positions: Sequence[int] | None = None) -> torch.Tensor:
         places = torch.tensor(range(len(token_ids)) if positions is None else positions)
         bindings = [(layer, Attention(self.kit, shape, places)) for layer, shape in self.attention.items()]
-        with torch.no_grad(), bound(bindings):
+        with torch.no_grad(), Bindings(bindings):
             return self.module(
                 input_ids=torch.tensor([token_ids]), position_ids=places[None], use_cache=False
             ).logits[0]
