@@ -33,11 +33,13 @@ class Worker:
         self._log = folder / "logs" / f"{system.name}.log"
         self._log.parent.mkdir(parents=True, exist_ok=True)
         module = f"{__package__}.workers.{system.environment}_worker"
+        environment = str(folder / system.environment)
+        variables = {name: text.format(environment=environment) for name, text in system.variables.items()}
         with self._log.open("w", encoding="utf-8") as log:
             self._process = subprocess.Popen(
                 [str(python_of(system.environment)), "-m", module, json.dumps(dict(system.options))],
                 cwd=Path(__file__).parents[1],  # where `-m` finds this package
-                env={**os.environ, **system.variables},
+                env={**os.environ, **variables},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -104,6 +104,7 @@ class Measurement:
 
     def idle_cores(self, seconds: float) -> dict[str, float | None]:
         """How many cores each system keeps busy while nobody asks it for anything."""
+        time.sleep(self._pause_seconds)
         before = self._read()
         time.sleep(seconds)
         after = self._read()

@@ -25,7 +25,7 @@ class System:
     Attributes:
         environment: key of `environments.RECIPES`, or `OURS`; `workers/<environment>_worker.py` runs in it.
         options: for the worker's `load`.
-        variables: environment variables of its process.
+        variables: environment variables of its process; `{environment}` in them is the environment's folder.
     """
 
     name: str
@@ -43,6 +43,7 @@ _NUM_CPUS = os.cpu_count() or 1
 _VLLM_VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": f"0-{_NUM_CPUS - 1}",
     "OMP_NUM_THREADS": str(_NUM_CPUS),
+    "LD_PRELOAD": "{environment}/lib/libiomp5.so",  # vLLM asks for it, and installs it on x86
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; more than one request needs, and it leaves room for the others
     "VLLM_LOGGING_LEVEL": "WARNING",

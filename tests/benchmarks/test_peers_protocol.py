@@ -63,6 +63,7 @@ def test_an_error_line_carries_its_text() -> None:
 
 
 WORKER = """
+import os
 import sys
 
 sys.path.insert(0, {benchmarks!r})
@@ -71,6 +72,7 @@ from peers.protocol import serve
 
 def load(options):
     print("loading ...")  # engines print to stdout as they like
+    print(os.environ["WHERE"], file=sys.stderr)
     if options.get("broken"):
         raise MemoryError("no room")
 
@@ -101,7 +103,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     workers: list[Worker] = []
 
     def start_one(**options: object) -> Worker:
-        workers.append(Worker(System("toy", "toy", options), tmp_path))
+        workers.append(Worker(System("toy", "toy", options, {"WHERE": "in {environment}"}), tmp_path))
         return workers[-1]
 
     yield start_one
@@ -125,3 +127,8 @@ def test_a_worker_that_dies_leaves_the_last_line_of_its_log(start: Callable[...,
     worker = start()
     with pytest.raises(WorkerError, match="last line of its log: killed"):
         worker.run(Request([0], 3))
+
+
+def test_variables_may_name_the_environment(start: Callable[..., Worker], tmp_path: Path) -> None:
+    start()
+    assert f"in {tmp_path / 'toy'}\n" in (tmp_path / "logs" / "toy.log").read_text()
