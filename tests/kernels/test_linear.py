@@ -78,13 +78,13 @@ def test_a_format_computes_with_the_numbers_that_it_holds(weights: str, depth: i
 
 
 @pytest.mark.parametrize("depth", [1037, 1040])
-def test_a_row_has_the_same_bits_in_a_batch_of_several_blocks(depth: int) -> None:
-    x, weight, bias = operands(300, depth, 9)
-    assert x.nbytes > 2 * product._ROWS_BYTES
-    order = np.random.default_rng(0).permutation(300)
+def test_a_row_has_the_same_bits_in_a_batch_of_several_panels(depth: int) -> None:
+    x, weight, bias = operands(302, depth, 89)
+    assert weight.nbytes > 2 * product._PANEL_BYTES
+    order = np.random.default_rng(0).permutation(302)
     together = linear(x, weight, bias)
     assert (linear(x[order], weight, bias) == together[order]).all()
-    for row in range(0, 300, 7):
+    for row in range(0, 302, 7):
         assert (linear(x[row : row + 1], weight, bias)[0] == together[row]).all()
 
 
