@@ -106,8 +106,8 @@ def pack_layers(module: nn.Module, weights: WeightFormat) -> None:
         if isinstance(layer, nn.Embedding) and not isinstance(layer, PackedEmbedding):
             if packer.has(layer.weight):
                 _pack_embedding(packer, layer, weights)
-            elif layer.weight.dtype == torch.bfloat16 and weights != "float32":
-                _pack_embedding(packer, layer, "bfloat16")
+            elif layer.weight.dtype == torch.bfloat16:
+                _pack_embedding(packer, layer, "float32" if weights == "float32" else "bfloat16")
     ours = (PackedLinear, PackedEmbedding)
     for layer in module.modules():
         own = [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]

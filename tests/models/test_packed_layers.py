@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -133,13 +135,48 @@ def test_what_is_not_packed_becomes_float32(dtype: torch.dtype) -> None:
     assert model(torch.tensor([[1, 2]])).dtype == torch.float32
 
 
-def test_a_scaled_embedding_keeps_its_scale() -> None:
-    layer = Gemma3TextScaledWordEmbedding(11, 8, 0, embed_scale=3.0).to(torch.bfloat16)
-    weight = layer.weight.detach().float()
-    pack_layers(layer, "bfloat16")
-    assert isinstance(layer, PackedEmbedding)
+@pytest.mark.parametrize("weights", FORMATS)
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_scaled_embedding_keeps_its_scale_unrounded(weights: WeightFormat, tied: bool) -> None:
+    scale = 40**0.5
+    model: Any = nn.ModuleDict(
+        {"embed": Gemma3TextScaledWordEmbedding(11, 40, 0, embed_scale=scale), "head": nn.Linear(40, 11)}
+    ).to(torch.bfloat16)
+    if tied:
+        model["head"].weight = model["embed"].weight
+    pack_layers(model, weights)
+    layer: Any = model["embed"]
     ids = torch.tensor([[3, 4, 0]])
-    assert torch.equal(layer(ids), embedding(ids, weight) * 3.0)
+    assert isinstance(layer, PackedEmbedding)
+    assert isinstance(layer, Gemma3TextScaledWordEmbedding)
+    rows = torch.from_numpy(layer.packed.rows())
+    torch.testing.assert_close(layer(ids), embedding(ids, rows) * scale, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("weights", FORMATS)
+def test_an_embedding_of_its_own_stays_exact(weights: WeightFormat) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        model = Tied().to(dtype)
+        exact = model.other.weight.detach().float()
+        pack_layers(model, weights)
+        assert torch.equal(model.other(torch.arange(11)), exact)
+
+
+def test_buffers_become_float32_too() -> None:
+    model = nn.BatchNorm1d(4).to(torch.bfloat16)
+    pack_layers(model, "bfloat16")
+    assert {name: buffer.dtype for name, buffer in model.named_buffers()} == {
+        "running_mean": torch.float32,
+        "running_var": torch.float32,
+        "num_batches_tracked": torch.int64,
+    }
+
+
+def test_a_layer_of_int8_weights_never_multiplies_them_without_their_scales() -> None:
+    layer = nn.Linear(24, 10, bias=False)
+    pack_layers(layer, "int8")
+    with pytest.raises(TypeError, match="activations are torch.int8; .* takes torch.float32"):
+        layer(torch.ones(5, 24).to(layer.weight.dtype))
 
 
 @pytest.mark.parametrize("kind", [LlamaRMSNorm, Gemma3RMSNorm])

@@ -151,10 +151,11 @@ def gate_lanes(typingctx: Any, gate: Any, up: Any, row: Any, column: Any) -> Any
         offset = builder.add(builder.mul(args[2], width), args[3])
         gates, ups = (data_of(context, builder, signature.args[i], args[i]) for i in (0, 1))
         g = load_lanes(builder, gates, offset)
-        # Beyond 87 the exponential would leave the range; silu is 0 there to the last bit that matters.
-        capped = builder.select(builder.fcmp_ordered("<", g, lanes(-87.0)), lanes(-87.0), g)
-        below = builder.fadd(lanes(1.0), exp(builder, builder.fneg(capped)))
-        value = builder.fmul(builder.fdiv(g, below), load_lanes(builder, ups, offset))
+        below = builder.fadd(lanes(1.0), exp(builder, builder.fneg(g)))
+        silu = builder.fdiv(g, below)
+        # Below -87 the exponential leaves the range and is garbage; silu is 0 there to the last bit that matters.
+        silu = builder.select(builder.fcmp_ordered("<", g, lanes(-87.0)), lanes(0.0), silu)
+        value = builder.fmul(silu, load_lanes(builder, ups, offset))
         store_lanes(builder, value, builder.gep(gates, [offset]))
         return context.get_dummy_value()
 
