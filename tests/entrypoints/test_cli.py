@@ -78,6 +78,33 @@ def test_drafting_is_told_in_the_last_line(run: Run, truth: list[int], oracle: l
     assert "mean acceptance length 3.33, accepted per position 1.00 0.67 0.67" in result.stderr
 
 
+@pytest.mark.parametrize("command", ["generate", "bench"])
+def test_the_format_of_weights_reaches_the_engine(
+    run: Run, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from outrider.entrypoints import engine_factory
+
+    seen, load_model = [], engine_factory.load_model
+
+    def loading(config: Any) -> Any:
+        seen.append(load_model(config))
+        return seen[-1]
+
+    monkeypatch.setattr(engine_factory, "load_model", loading)
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("hello\n")
+    assert run(command, "--prompts-file", prompts, "--weights", "int8").exit_code == 0
+    assert run(command, "--prompts-file", prompts).exit_code == 0
+    assert [loaded.weights for loaded in seen] == ["int8", "float32"]
+
+
+def test_a_format_that_there_is_not_is_refused_with_those_that_there_are(run: Run) -> None:
+    result = run("generate", "hello", "--weights", "int4")
+    assert result.exit_code == 2
+    for words in ("weights='int4'", "'auto'", "'float32'", "'bfloat16'", "'int8'"):
+        assert words in result.stderr
+
+
 def test_show_drafts_prints_the_same_text_and_a_legend(run: Run, truth: list[int], oracle: list[str]) -> None:
     lines = run("generate", "hello", "--show-drafts", *oracle).stdout.splitlines()
     assert lines[0] == text(truth)
