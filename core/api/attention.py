@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -87,8 +87,27 @@ class StateCacheSpec:
     rewindable: bool
 
 
+class NativeCall(NamedTuple):
+    """A layer's attention as a C function, for a caller that runs many layers without returning to Python.
+
+    Attributes:
+        function: address of `void f(int64_t layer, int64_t step, const float *query, const float *key, const float
+            *value, float *output)`: what `AttentionLayer.forward` does, on contiguous float32 arrays of the shapes that
+            it takes and returns. The caller sees to it that they are. It is called without the GIL and must not raise.
+        layer, step: its first two arguments, whatever they mean to the backend.
+    """
+
+    function: int
+    layer: int
+    step: int
+
+
 class AttentionLayer(Protocol):
-    """A backend's implementation of one claimed layer."""
+    """A backend's implementation of one claimed layer.
+
+    It may also have a method `native_call(metadata) -> NativeCall | None`, valid as long as `metadata` is. Then a fast
+    model does not call `forward`; with None, or without the method, it does.
+    """
 
     cache_spec: PagedCacheSpec | StateCacheSpec
 

@@ -14,7 +14,7 @@ import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, eager_mask
 
-from ..api import ModelError
+from ..api import ModelError, NativeCall
 
 ATTENTION_IMPLEMENTATION = "outrider"
 """Value of `config._attn_implementation`. No mask function has this name, so transformers builds no masks."""
@@ -38,6 +38,10 @@ class AttentionBinding(Protocol):
         keywords: dict[str, Any],
     ) -> torch.Tensor:
         """Return `[T, H, value_size]` for query `[T, H, key_size]`, key and value `[T, Hkv, ...]`, all contiguous."""
+        ...
+
+    def native_call(self) -> NativeCall | None:
+        """`attend` as a C function, if there is one."""
         ...
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from ..kernels.cpu.decoder_layer import NUM_STAGES, after_attention, before_attention
 from ..kernels.cpu.linear import whole_steps
-from ..kernels.cpu.weights import NOTHING, padded
+from ..kernels.cpu.weights import NOTHING, empty_aligned, padded
 from ..kernels.cpu.work import new_board
 from .attention_interface import binding_of
 from .packed_layers import PackedLinear, PackedRMSNorm
@@ -40,11 +40,12 @@ class _Step:
     Attributes:
         query, key, value: what a layer hands to attention, as arrays; `tensors` are the same as tensors.
         scratch: the arrays that `after_attention` takes between its weights and its result.
+        attended, even, odd: for `kernels.cpu.decoder`.
     """
 
     def __init__(self, tables: tuple[torch.Tensor, torch.Tensor] | None, num_rows: int, sizes: Sizes) -> None:
         def rows(*shape: int) -> _Array:
-            return np.empty((num_rows, *shape), np.float32)
+            return empty_aligned(num_rows, *shape)
 
         self.num_rows = num_rows
         self.no_rotary = (rows(0), rows(0))
@@ -59,6 +60,8 @@ class _Step:
         self.normed = rows(padded(sizes.hidden_size))
         wide = padded(sizes.intermediate_size)
         self.scratch = rows(sizes.hidden_size), self.normed, rows(wide), rows(wide)
+        self.attended = rows(sizes.num_heads * sizes.head_size)
+        self.even, self.odd = rows(sizes.hidden_size), rows(sizes.hidden_size)
         multiply_adds = num_rows * sizes.hidden_size * (4 * sizes.hidden_size + 3 * sizes.intermediate_size)
         self.num_workers = get_num_threads() if multiply_adds >= _PARALLEL_FROM else 1
 
@@ -103,6 +106,12 @@ class LlamaShape:
     after: tuple[Any, ...]
     uses_rotary: bool
     sizes: Sizes
+
+    @property
+    def like(self) -> npt.NDArray[Any]:
+        """One of the weights."""
+        weight: npt.NDArray[Any] = self.after[0]
+        return weight
 
     @classmethod
     def of(cls, layer: nn.Module, workspace: Workspace) -> LlamaShape | None:
@@ -168,7 +177,7 @@ class LlamaShape:
 class FastDecoderLayer(nn.Module):
     """Takes the class of a decoder layer; its submodules stay, and attention goes to what `self_attn` is bound to."""
 
-    _shape: LlamaShape
+    shape: LlamaShape
 
     def forward(
         self,
@@ -183,7 +192,7 @@ class FastDecoderLayer(nn.Module):
 
     def run(self, hidden: _Array, tables: tuple[torch.Tensor, torch.Tensor] | None) -> _Array:
         """`forward` on arrays `[T, H]`; `tables` are the position embeddings."""
-        shape = self._shape
+        shape = self.shape
         step = shape.workspace.step(tables, len(hidden), shape.sizes)
         rotary = step.rotary if shape.uses_rotary else step.no_rotary
         shared = shape.workspace.board, step.num_workers

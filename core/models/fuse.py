@@ -36,6 +36,9 @@ class _Plain:
     ) -> torch.Tensor:
         return plain_attention(query, key, value, self.positions, self.shape)
 
+    def native_call(self) -> None:
+        return None
+
 
 def fuse_layers(
     module: nn.Module, attention: Mapping[nn.Module, AttentionShape], dummy_inputs: Mapping[str, Any]
@@ -98,11 +101,11 @@ def _record_calls(
 
 
 def _fuse_layer(layer: Any, shape: LlamaShape, size: torch.Size, rest: dict[str, Any]) -> bool:
-    layer._shape = shape
+    layer.shape = shape
     rows = torch.randn(size, generator=torch.Generator().manual_seed(0))
     replaced = _replace(layer, FastDecoderLayer, {"hidden_states": rows, **rest})
     if not replaced:
-        del layer._shape
+        del layer.shape
     return replaced
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..api import AttentionLayer, AttentionShape, LayerInfo, ModelError, PluginError
+from ..api import AttentionLayer, AttentionShape, LayerInfo, ModelError, NativeCall, PluginError
 from ..plugins import GROUPS
 from .attention_interface import ATTENTION_IMPLEMENTATION, Bindings
 from .discovery import discover_attention
@@ -172,6 +172,10 @@ class _BoundAttention:
     ) -> torch.Tensor:
         output: torch.Tensor = self.impl.forward(self.step.metadata, query, key, value)
         return output
+
+    def native_call(self) -> NativeCall | None:
+        native_call = getattr(self.impl, "native_call", None)
+        return None if native_call is None else native_call(self.step.metadata)
 
 
 @dataclass(frozen=True, slots=True)

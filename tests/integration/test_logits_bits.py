@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from outrider import LLM, SamplingParams
+from outrider.models.fast_model import FastDecoder
 from outrider.runner.model_runner import ModelRunner
 from outrider.testing.proposers import RandomProposer, SelfProposer
 from outrider.testing.tiny_models import tiny_transformer
@@ -71,3 +72,19 @@ def test_a_position_has_one_logits_row(
     assert {prefix: recorder.rows[prefix] for prefix in alone} == {
         prefix: {row} for prefix, row in alone.items()
     }
+
+
+def test_a_layer_that_is_watched_gives_the_same_bits(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    params = SamplingParams(temperature=0.0, max_tokens=14)
+    with LLM(model, block_size=4, enable_prefix_caching=False) as llm:
+        layers = llm._engine.loaded.model.get_submodule("model.layers")
+        assert type(llm._engine.loaded.model.get_submodule("model")).__mro__[1] is FastDecoder
+        seen: list[torch.Size] = []
+        for watched in (False, True):
+            if watched:  # the layers then run one after another instead of in one call
+                layers[1].register_forward_hook(lambda _module, _args, output: seen.append(output.shape))
+            llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], params, use_tqdm=False)
+    assert seen
+    assert len(recorder.rows) >= 14 * len(PROMPTS)
+    assert all(len(rows) == 1 for rows in recorder.rows.values())

@@ -32,14 +32,15 @@ inlined = njit(error_model="numpy")
 """Decorates what a kernel is made of: compiled with its caller, without checks for division by zero."""
 
 
-def _fingerprint() -> int:
+def fingerprint() -> int:
+    """A digest of the sources of this folder."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return int.from_bytes(digest.digest()[:4])
 
 
-_FINGERPRINT = _fingerprint()
+_FINGERPRINT = fingerprint()
 
 
 def kernel(build: Callable[[int], Callable[..., Any]]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,6 +29,14 @@ _BLOCK_BYTES = 32 << 20
 def padded(size: int) -> int:
     """`size` rounded up to a multiple of `STEP`."""
     return -(-size // STEP) * STEP
+
+
+def empty_aligned(*shape: int) -> npt.NDArray[np.float32]:
+    """An undefined float32 array that begins at a cache line, so that no vector of it lies on two."""
+    num_bytes = 4 * math.prod(shape)
+    memory = np.empty(num_bytes + _CACHE_LINE, np.uint8)
+    begin = -memory.ctypes.data % _CACHE_LINE
+    return memory[begin : begin + num_bytes].view(np.float32).reshape(shape)
 
 
 class WeightMemory:

@@ -48,7 +48,8 @@ def take_items(
         attend_item(layer, call, positions, block_table, items[index], scratch)
 
 
-def _fingerprint() -> int:
+def source_fingerprint() -> int:
+    """A digest of the sources of this package."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
@@ -101,7 +102,7 @@ def _compile(fingerprint: int) -> Any:
     return attend
 
 
-attend = _compile(_fingerprint())
+attend = _compile(source_fingerprint())
 
 
 def warm_up() -> None:

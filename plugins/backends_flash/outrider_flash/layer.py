@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from outrider.api import AttentionShape, PagedCacheSpec, PluginError, TensorSpec
+from outrider.api import AttentionShape, NativeCall, PagedCacheSpec, PluginError, TensorSpec
 
 from .attention import attend, warm_up
-from .metadata import Call, FlashMetadata
+from .metadata import Call, FlashMetadata, StepRecord
+from .native import native_address
 from .plan import rows_per_tile
-from .records import BFLOAT16, CALL, FLOAT16, FLOAT32, LAYER, padded, scratch_size, state_size
+from .records import BFLOAT16, CALL, FLOAT16, FLOAT32, LAYER, STEP, padded, scratch_size, state_size
 
 CACHE_TYPES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 
@@ -60,6 +61,8 @@ class FlashLayer:
         self._sinks = None if shape.sinks is None else shape.sinks.detach().to(torch.float32).contiguous()
         self._state_size = int(state_size(shape.value_size))
         self._layer: npt.NDArray[np.void] = np.zeros(1, LAYER)
+        self._address = self._layer.ctypes.data
+        self._native = native_address()
         key_shape, value_shape = (
             (shape.num_kv_heads, int(padded(n))) for n in (shape.key_size, shape.value_size)
         )
@@ -141,6 +144,29 @@ class FlashLayer:
         )
         result = torch.from_numpy(output)
         return result if query.dtype == torch.float32 else result.to(query.dtype)
+
+    def native_call(self, metadata: FlashMetadata) -> NativeCall:
+        """`forward` as a C function; all its numbers are float32."""
+        step = metadata.steps.get(self._form)
+        if step is None:
+            step = metadata.steps[self._form] = self._new_step(metadata)
+        return NativeCall(self._native, self._address, step.address)
+
+    def _new_step(self, metadata: FlashMetadata) -> StepRecord:
+        plan = metadata.plan(self._group, self._shape.num_kv_heads, self._window)
+        space = self._workspace
+        partials = space.partials(plan.num_partials * self._state_size)
+        call = np.zeros(1, CALL)
+        counts = (
+            *(metadata.positions.size, *metadata.block_table.shape, len(plan.items), len(plan.merges)),
+            *(*space.scratch.shape, plan.num_workers),
+        )
+        arrays = (
+            *(metadata.positions, metadata.slot_mapping, metadata.block_table, plan.items, plan.merges),
+            *(space.scratch, space.ticket, partials, call),
+        )
+        record = np.array([(*counts, *(array.ctypes.data for array in arrays))], STEP)
+        return StepRecord(record.ctypes.data, (record, *arrays))
 
     def _new_call(
         self, metadata: FlashMetadata, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numba
 import numpy as np
@@ -44,6 +45,14 @@ class Call:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A `STEP`, its address, and what it points to beside the metadata's own arrays."""
+
+    address: int
+    kept: tuple[Any, ...]
+
+
 @dataclass(slots=True)
 class FlashMetadata:
     """Views of the engine's arrays, and the plans made from them; valid until the engine builds its next step.
@@ -53,6 +62,7 @@ class FlashMetadata:
         positions, slot_mapping: `[T]` int64.
         block_table: `[B, max_blocks]` int32.
         last_call: of the layer before. Many models pass the same buffers from layer to layer.
+        steps: what the native function is told, by the form of the layer.
     """
 
     query_start_loc: npt.NDArray[np.int32]
@@ -60,6 +70,7 @@ class FlashMetadata:
     slot_mapping: npt.NDArray[np.int64]
     block_table: npt.NDArray[np.int32]
     last_call: Call | None = None
+    steps: dict[tuple[int, ...], StepRecord] = field(default_factory=dict)
     _plans: dict[tuple[int, int, int], Plan] = field(default_factory=dict)
 
     @classmethod

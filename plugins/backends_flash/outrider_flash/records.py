@@ -56,6 +56,30 @@ CALL = np.dtype(
 """The activations of one call."""
 
 
+STEP = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("num_rows", "num_requests", "max_blocks", "num_items", "num_merges"),
+            *("num_threads", "scratch_size", "num_workers"),
+            # addresses
+            *(
+                "positions",
+                "slots",
+                "block_table",
+                "items",
+                "merges",
+                "scratch",
+                "ticket",
+                "partials",
+                "call",
+            ),
+        )
+    ]
+)
+"""What the layers of one form share in a step, for the native function."""
+
+
 ITEM = np.dtype(
     [
         ("first_row", np.int64),

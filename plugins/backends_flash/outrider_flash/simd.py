@@ -282,3 +282,16 @@ fetch_and_add = _operation(
     lambda b, address, n: b.atomic_rmw("add", b.inttoptr(address, _ADDRESS.as_pointer()), n, "monotonic"),
 )
 """`fetch_and_add(address, n)`: add to an int64 that other threads also add to; returns what it was before."""
+
+
+@intrinsic
+def _pointer(typing_context: Any, address: Any) -> Any:
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), codegen
+
+
+pointer: Any = _pointer
+"""An address as `numba.carray` takes it."""
