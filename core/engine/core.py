@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ..api import ProposerError, RequestError, SamplingParams
 from ..metrics.stats import EngineStats
 from .admission import check_request
-from .detokenizer import Detokenizer, Tokenizer
+from .detokenizer import CachedTokenizer, Detokenizer, Tokenizer
 from .outputs import DraftTokenIds, ModelRunnerOutput, SchedulerOutput
 from .request import FinishReason, Request
 from .request_output import RequestOutput
@@ -40,7 +40,7 @@ class LifecycleListener(Protocol):
         """It entered the batch: for the first time, or again after a preemption."""
         ...
 
-    def tokens_committed(self, request_id: str, token_ids: list[int]) -> None:
+    def tokens_committed(self, request_id: str, token_ids: Sequence[int]) -> None:
         """These tokens were appended to its output."""
         ...
 
@@ -83,7 +83,7 @@ class EngineCore:
         self.stats = stats
         self._plugins = plugins
         self._vocab_size = vocab_size
-        self._tokenizer = tokenizer
+        self._tokenizer = None if tokenizer is None else CachedTokenizer(tokenizer)
         self._seeds = random.Random(seed)
         self._clock = clock
 
@@ -200,7 +200,7 @@ class EngineCore:
 
     def _advanced(self, request: Request, num_new_tokens: int) -> RequestOutput:
         output = RequestOutput.of(request, num_new_tokens)
-        self._plugins.tokens_committed(request.request_id, list(output.outputs[0].new_token_ids))
+        self._plugins.tokens_committed(request.request_id, output.outputs[0].new_token_ids)
         if request.is_finished:
             self._tell_finished(request)
         return output

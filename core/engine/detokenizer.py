@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 REPLACEMENT = "\ufffd"
@@ -14,6 +15,19 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
         """Return the text of the tokens."""
         ...
+
+
+class CachedTokenizer:
+    """A tokenizer that remembers what it decoded: the same few tokens in a row come again and again."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._decode = lru_cache(maxsize=2**15)(
+            lambda token_ids, skip: tokenizer.decode(list(token_ids), skip_special_tokens=skip)
+        )
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        """Return the text of the tokens."""
+        return self._decode(tuple(token_ids), skip_special_tokens)
 
 
 class Detokenizer:

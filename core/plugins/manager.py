@@ -57,6 +57,8 @@ class PluginManager:
             manager.register(adapters[loaded], name=f"{loaded.kind}:{loaded.name}")
         manager.check_pending()
         self._hooks = manager.hook
+        # Asked once: calling a hook that nobody implements takes as long as a small kernel, at every step of a request.
+        self._hears_tokens = bool(manager.hook.tokens_committed.get_hookimpls())
 
         def others(kept: LoadedPlugin) -> list[object]:
             return [
@@ -106,7 +108,8 @@ class PluginManager:
 
     def tokens_committed(self, request_id: str, token_ids: Sequence[int]) -> None:
         """Tell every plugin that these tokens were appended for good."""
-        self._hooks.tokens_committed(request_id=request_id, token_ids=list(token_ids))
+        if self._hears_tokens:
+            self._hooks.tokens_committed(request_id=request_id, token_ids=list(token_ids))
 
     def request_preempted(self, request_id: str) -> None:
         """Tell every plugin that a request lost its place."""

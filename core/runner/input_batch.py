@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from ..api import SamplingParams
 from ..engine.outputs import CachedRequestData, NewRequestData
+from ..kernels.cpu.layout import commit_tokens
+from ..kernels.cpu.sampling import REQUEST
+from ..sampling.sampler import min_length, request_numbers
 
 
 class InputBatch:
@@ -23,6 +27,8 @@ class InputBatch:
         block_table: `[S, max_blocks]`, of which the first `num_blocks[row]` entries are the request's.
         num_accepted_tokens: `[S]` tokens emitted by the previous verification; 1 after a step without drafts.
         state_slots: `[S, K + 1]` slots of each row for layers that keep a state of fixed size.
+        sampling: `[S]` of `REQUEST`; `seed` is its field.
+        min_lengths: `[S]` tokens, prompt included, before any stop token.
         num_proposed_tokens: `[S]` committed tokens at the last call of the proposer.
     """
 
@@ -42,11 +48,9 @@ class InputBatch:
         self.state_slots = np.arange(max_num_seqs * slots_per_row, dtype=np.int32).reshape(-1, slots_per_row)
         self.num_accepted_tokens = np.ones(max_num_seqs, np.int32)
         self.num_proposed_tokens = np.zeros(max_num_seqs, np.int32)
-        self.temperature = np.zeros(max_num_seqs, np.float32)
-        self.top_k = np.zeros(max_num_seqs, np.int32)
-        self.top_p = np.ones(max_num_seqs, np.float32)
-        self.min_p = np.zeros(max_num_seqs, np.float32)
-        self.seed = np.zeros(max_num_seqs, np.uint64)
+        self.sampling = np.zeros(max_num_seqs, REQUEST)
+        self.min_lengths = np.zeros(max_num_seqs, np.int64)
+        self.seed: npt.NDArray[np.uint64] = self.sampling["seed"]
         self.sampling_params: list[SamplingParams | None] = [None] * max_num_seqs
         self.stop_token_ids: list[frozenset[int]] = [frozenset()] * max_num_seqs
 
@@ -66,11 +70,8 @@ class InputBatch:
         self.num_accepted_tokens[row] = 1
         self.num_proposed_tokens[row] = 0
         params = request.sampling_params
-        self.temperature[row] = params.temperature
-        self.top_k[row] = min(max(params.top_k, 0), np.iinfo(np.int32).max)
-        self.top_p[row] = params.top_p
-        self.min_p[row] = params.min_p
-        self.seed[row] = request.seed
+        self.sampling[row] = request_numbers(params, request.seed)
+        self.min_lengths[row] = min_length(params, request.num_prompt_tokens, request.stop_token_ids)
         self.sampling_params[row] = params
         self.stop_token_ids[row] = request.stop_token_ids
 
@@ -78,7 +79,8 @@ class InputBatch:
         """Bring a held request up to date with the scheduler."""
         row = self.row_of[request.request_id]
         self.num_computed_tokens[row] = request.num_computed_tokens
-        self._append_blocks(row, request.new_block_ids)
+        if request.new_block_ids:
+            self._append_blocks(row, request.new_block_ids)
 
     def remove(self, request_id: str) -> None:
         """Forget a request; unknown ids (never scheduled) are fine."""
@@ -91,14 +93,38 @@ class InputBatch:
         end = int(self.num_tokens[row])
         self.token_ids[row, end : end + len(drafts)] = drafts
 
-    def commit(self, row: int, tokens: list[int]) -> None:
-        """Append the tokens that the step decided."""
-        end = int(self.num_tokens[row])
-        # A request that ends at the length limit may be handed one token more than its row holds.
-        kept = tokens[: self.token_ids.shape[1] - end]
-        self.token_ids[row, end : end + len(kept)] = kept
-        self._shown_token_ids[row, end : end + len(kept)] = kept
-        self.num_tokens[row] += len(kept)
+    def commit(
+        self,
+        rows: npt.NDArray[np.int32],
+        query_start_loc: npt.NDArray[np.int32],
+        num_drafts: Sequence[int],
+        emitted: Sequence[Sequence[int]],
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Append what a step of `B` requests decided. A request whose prompt the step did not complete gets nothing.
+
+        A request that ends at the length limit may be handed one token more than its row holds; it is left out.
+
+        Args:
+            rows: `[B]` of this batch, whose rows of the forward begin at `query_start_loc [B + 1]`.
+            num_drafts: drafts that were verified.
+            emitted: tokens of each request.
+
+        Returns:
+            `[B]` leading rows of each request whose input token is committed; `[B]` whether its prompt is complete.
+        """
+        result: tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]] = commit_tokens(
+            self.token_ids,
+            self._shown_token_ids,
+            self.num_tokens,
+            self.num_computed_tokens,
+            self.num_accepted_tokens,
+            rows,
+            query_start_loc,
+            np.array(num_drafts, np.int64),
+            np.array(list(map(len, emitted)), np.int64),
+            np.array(list(chain.from_iterable(emitted)), np.int64),
+        )
+        return result
 
     def view(self, row: int) -> npt.NDArray[np.int32]:
         """View of a copy of the committed tokens, `[num_tokens]`: whatever is done to it, no forward reads it."""

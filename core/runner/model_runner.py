@@ -10,15 +10,14 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ..api import SpecDecodeMetadata
 from ..engine.outputs import DraftTokenIds, ModelRunnerOutput, SchedulerOutput
 from ..models.hidden_states import HiddenStateCapture
 from ..models.routing import RoutedModel
 from ..plugins import BackendHooks
-from ..sampling.rejection_sampler import parse_output, verify
+from ..sampling.rejection_sampler import verify
 from .drafting import Drafting, FinishedForward
 from .input_batch import InputBatch
-from .metadata import FlatRows, build_spec_decode_metadata, describe_batch_rows
+from .metadata import FlatRows, LogitsRows, describe_batch_rows, to_tensor
 from .sampling_rows import sampling_rows
 
 
@@ -29,7 +28,7 @@ class _Step:
     request_ids: list[str]
     rows: FlatRows
     drafts: list[Sequence[int]]
-    spec: SpecDecodeMetadata
+    logits_rows: LogitsRows
 
 
 class ModelRunner:
@@ -66,13 +65,14 @@ class ModelRunner:
         self._verification = verification
         self._capture = capture
         self._forward: FinishedForward | None = None
+        self._inference_mode = torch.inference_mode()  # kept, since making one takes as long as entering it
 
-    @torch.inference_mode()
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Run the step and decide its tokens."""
-        step = self._lay_out(plan)
-        logits, model_seconds = self._run_target(step)
-        return self._commit(step, self._verify(step, logits), model_seconds)
+        with self._inference_mode:
+            step = self._lay_out(plan)
+            logits, model_seconds = self._run_target(step)
+            return self._commit(step, self._verify(step, logits), model_seconds)
 
     @torch.inference_mode()
     def take_draft_token_ids(self, draft_budgets: Mapping[str, int]) -> DraftTokenIds:
@@ -91,53 +91,41 @@ class ModelRunner:
         for cached in plan.scheduled_cached_reqs:
             batch.update(cached)
         request_ids = list(plan.num_scheduled_tokens)
-        batch_rows = np.fromiter((batch.row_of[r] for r in request_ids), np.int32, len(request_ids))
-        lengths = np.fromiter(plan.num_scheduled_tokens.values(), np.int64, len(request_ids))
-        drafts = [plan.scheduled_spec_decode_tokens.get(r, ()) for r in request_ids]
-        for row, draft in zip(batch_rows, drafts, strict=True):
-            if draft:
+        batch_rows = np.array([batch.row_of[request_id] for request_id in request_ids], np.int32)
+        lengths = np.array(list(plan.num_scheduled_tokens.values()), np.int64)
+        drafts: list[Sequence[int]] = [()] * len(request_ids)
+        if plan.scheduled_spec_decode_tokens:
+            drafts = [plan.scheduled_spec_decode_tokens.get(request_id, ()) for request_id in request_ids]
+            for row, draft in zip(batch_rows, drafts, strict=True):
                 batch.place_drafts(row, draft)
-        rows = FlatRows.build(batch_rows, batch.num_computed_tokens[batch_rows], lengths)
-        return _Step(
-            request_ids, rows, drafts, build_spec_decode_metadata(drafts, rows.query_start_loc, self._device)
-        )
+        rows = FlatRows.build(batch_rows, batch.num_computed_tokens.take(batch_rows), lengths)
+        return _Step(request_ids, rows, drafts, LogitsRows.find(drafts, rows, self._device))
 
     def _run_target(self, step: _Step) -> tuple[torch.Tensor, float]:
         """Return the logits `[ΣD + B, V]` of the rows that judge a draft or give a bonus token, and the seconds inside
         the target (of a GPU: until its work is queued)."""
-        batch, rows = self._batch, step.rows
+        batch, rows, spec = self._batch, step.rows, step.logits_rows.spec
         common = describe_batch_rows(batch, rows, self._device)
         metadata = {
-            backend.name: backend.build_attention_metadata(common, step.spec) for backend in self._backends
+            backend.name: backend.build_attention_metadata(common, spec) for backend in self._backends
         }
-        input_ids = batch.token_ids[rows.batch_rows[rows.request_of_row], rows.positions]
+        input_ids = batch.token_ids[rows.batch_rows[rows.request_of_row], rows.positions].astype(np.int64)
         start = time.perf_counter()
         output = self._target.forward(
             metadata,
             capture=self._capture,
-            input_ids=torch.as_tensor(input_ids, dtype=torch.int64, device=self._device)[None],
+            input_ids=to_tensor(input_ids, self._device)[None],
             position_ids=common.positions[None],
             use_cache=False,
-            logits_to_keep=step.spec.logits_indices,
+            logits_to_keep=spec.logits_indices,
         )
         seconds = time.perf_counter() - start
         logits: torch.Tensor = output.logits[0]
         return logits, seconds
 
     def _verify(self, step: _Step, logits: torch.Tensor) -> list[list[int]]:
-        rows, spec = step.rows, step.spec
-        logits_rows = spec.logits_indices.cpu().numpy()
-        batch_rows = rows.batch_rows[rows.request_of_row[logits_rows]]
-        return parse_output(
-            verify(
-                logits,
-                sampling_rows(self._batch, batch_rows, rows.positions[logits_rows] + 1),
-                spec,
-                self._draft_probs(step),
-                self._verification,
-            ),
-            self._vocab_size,
-        )
+        sampling = sampling_rows(self._batch, step.logits_rows.batch_rows, step.logits_rows.positions + 1)
+        return verify(logits, sampling, step.drafts, self._draft_probs(step), self._verification)
 
     def _draft_probs(self, step: _Step) -> torch.Tensor | None:
         """`[ΣD, V]`, or None if the rule has no use for them or the proposer gives none."""
@@ -156,29 +144,23 @@ class ModelRunner:
     def _commit(self, step: _Step, tokens: list[list[int]], model_seconds: float) -> ModelRunnerOutput:
         """Append what was decided to the batch and keep what the proposer may want to see."""
         batch, rows = self._batch, step.rows
-        num_rows = np.diff(rows.query_start_loc).astype(np.int64)
+        num_committed_rows, has_prompt = batch.commit(
+            rows.batch_rows, rows.query_start_loc, step.logits_rows.spec.num_draft_tokens, tokens
+        )
+        if self._drafting is not None:
+            capture = self._capture
+            self._forward = FinishedForward(
+                request_ids=step.request_ids,
+                rows=rows,
+                num_committed_rows=num_committed_rows,
+                hidden_states=None if capture is None else capture.hidden_states,
+                aux_hidden_states=() if capture is None else capture.aux_hidden_states,
+            )
         sampled: dict[str, list[int]] = {}
         errors: dict[str, str] = {}
-        for i, (request_id, draft, emitted) in enumerate(
-            zip(step.request_ids, step.drafts, tokens, strict=True)
-        ):
-            row = int(rows.batch_rows[i])
-            num_computed = int(batch.num_computed_tokens[row] + num_rows[i]) - len(draft)
-            batch.num_accepted_tokens[row] = max(len(emitted), 1) if draft else 1
-            if num_computed < batch.num_tokens[row]:
-                continue  # its prompt is unfinished
-            if not emitted:
+        for request_id, emitted, decides in zip(step.request_ids, tokens, has_prompt.tolist(), strict=True):
+            if decides and emitted:
+                sampled[request_id] = emitted
+            elif decides:
                 errors[request_id] = "the model's logits are NaN, or forbid every token"
-                continue
-            num_rows[i] += len(emitted) - 1 - len(draft)
-            batch.commit(row, emitted)
-            sampled[request_id] = emitted
-        capture = self._capture
-        self._forward = FinishedForward(
-            request_ids=step.request_ids,
-            rows=rows,
-            num_committed_rows=num_rows,
-            hidden_states=None if capture is None else capture.hidden_states,
-            aux_hidden_states=() if capture is None else capture.aux_hidden_states,
-        )
         return ModelRunnerOutput(sampled_token_ids=sampled, errors=errors, model_seconds=model_seconds)

@@ -22,21 +22,14 @@ def sampling_rows(
         positions: `[R]` absolute position of the token to be sampled. The tokens before it must be in the batch.
     """
 
-    def history(row: int) -> npt.NDArray[np.int32]:
-        return batch.token_ids[batch_rows[row], : positions[row]]
-
-    params = [batch.sampling_params[row] for row in batch_rows]
     return SamplingRows(
-        temperature=batch.temperature[batch_rows],
-        top_k=batch.top_k[batch_rows],
-        top_p=batch.top_p[batch_rows],
-        min_p=batch.min_p[batch_rows],
-        seed=batch.seed[batch_rows],
-        position=positions,
-        num_output_tokens=np.maximum(positions - batch.num_prompt_tokens[batch_rows], 0),
-        params=params,
-        stop_token_ids=[batch.stop_token_ids[row] for row in batch_rows],
-        history=history,
+        requests=batch.sampling,
+        min_lengths=batch.min_lengths,
+        request_of_row=batch_rows,
+        positions=positions,
+        params=lambda row: batch.sampling_params[batch_rows[row]],
+        stop_token_ids=lambda row: batch.stop_token_ids[batch_rows[row]],
+        history=lambda row: batch.token_ids[batch_rows[row], : positions[row]],
     )
 
 

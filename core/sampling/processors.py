@@ -41,21 +41,15 @@ class MinTokens:
 
     def applies(self, rows: SamplingRows) -> npt.NDArray[np.intp]:
         """Rows that are short of their minimum and have something to forbid."""
-        return np.array(
-            [
-                r
-                for r, (params, stop_ids) in enumerate(zip(rows.params, rows.stop_token_ids, strict=True))
-                if stop_ids and rows.num_output_tokens[r] < params.min_tokens
-            ],
-            np.intp,
-        )
+        early: npt.NDArray[np.bool_] = rows.positions < rows.min_lengths.take(rows.request_of_row)
+        return early.nonzero()[0]
 
     def apply(
         self, logits: npt.NDArray[np.float32], rows: SamplingRows, indices: npt.NDArray[np.intp]
     ) -> None:
         """Mask the rows' stop tokens; ids outside the vocabulary are nobody's."""
         for r in indices:
-            for token in rows.stop_token_ids[r]:
+            for token in rows.stop_token_ids(r):
                 if 0 <= token < logits.shape[1]:
                     logits[r, token] = -np.inf
 

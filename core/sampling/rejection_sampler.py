@@ -16,13 +16,13 @@ drafts:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..api import SpecDecodeMetadata
 from ..kernels.cpu.sampling import NO_TOKEN, judge_rows, sample_rows
 from .processors import PROCESSORS, LogitsProcessor
 from .sampler import SamplingRows, prepare_logits
@@ -33,12 +33,12 @@ Rule = Literal["coupled", "rejection"]
 def verify(
     logits: torch.Tensor,
     rows: SamplingRows,
-    spec: SpecDecodeMetadata,
+    drafts: Sequence[Sequence[int]],
     draft_probs: torch.Tensor | None = None,
     rule: Rule = "coupled",
     processors: Sequence[LogitsProcessor] = PROCESSORS,
-) -> torch.Tensor:
-    """Return `[B, max_spec_len + 1]` int64 on the CPU: accepted drafts, one recovered or bonus token, then -1.
+) -> list[list[int]]:
+    """Return what each of the `B` requests emits: its accepted drafts, then one recovered or bonus token.
 
     A request whose row yields no token (see `sampler.sample`) emits only what came before it; nothing at all if that
     was its first row, and then it can never go on.
@@ -46,6 +46,7 @@ def verify(
     Args:
         logits: `[ΣD + B, V]`: per request its `D_i` draft-judging rows, then its bonus row. Not changed.
         rows: one entry per row of logits.
+        drafts: of each request, `D_i` of them.
         draft_probs: `[ΣD, V]` distribution that each draft was drawn from; `coupled` ignores it. A row of zeros, and
             None for all rows, means that the draft has none and counts as one-hot, which is right for any draft.
 
@@ -53,59 +54,51 @@ def verify(
         ValueError: the shapes disagree, or the rule is unknown.
     """
     values = prepare_logits(logits, rows, processors)
-    targets = _indices(spec.target_logits_indices)
-    bonuses = _indices(spec.bonus_logits_indices)
-    drafts = _indices(spec.draft_token_ids)
-    if len(targets) + len(bonuses) != len(values) or len(drafts) != len(targets):
+    num_drafts = sum(map(len, drafts))
+    if num_drafts + len(drafts) != len(values):
         raise ValueError(
-            f"{len(values)} rows of logits do not fit {len(drafts)} drafts with {len(targets)} judging rows "
-            f"and {len(bonuses)} bonus rows"
+            f"{len(values)} rows of logits do not fit {len(drafts)} requests with {num_drafts} drafts; "
+            "each needs a row per draft and one more"
         )
-    bits, packed = values.view(np.int32), rows.pack()
+    numbers = rows.requests, rows.request_of_row, rows.positions
     if rule == "coupled":
-        decided = sample_rows(values, bits, packed, np.arange(len(values)))
+        decided = sample_rows(values, *numbers, np.arange(len(values)))
     elif rule == "rejection":
-        probs = _draft_probs(draft_probs, (len(drafts), values.shape[1]))
-        decided = np.empty(len(values), np.int64)
-        decided[targets] = judge_rows(values, bits, packed, targets, drafts, probs)
-        decided[bonuses] = sample_rows(values, bits, packed, bonuses)
+        probs = _draft_probs(draft_probs, (num_drafts, values.shape[1]))
+        decided = _judge(values, numbers, drafts, probs)
     else:
         raise ValueError(f'unknown verification rule {rule!r}; there are "coupled" and "rejection"')
-    return torch.from_numpy(_emit(decided[targets], decided[bonuses], drafts, spec))
+    return _emitted(decided.tolist(), drafts)
 
 
-def parse_output(tokens: torch.Tensor, vocab_size: int) -> list[list[int]]:
-    """Return the tokens of each request: its row of `tokens` up to the first that is no id below `vocab_size`."""
-    parsed = []
-    for row in tokens.tolist():
-        length = next((i for i, token in enumerate(row) if not 0 <= token < vocab_size), len(row))
-        parsed.append(row[:length])
-    return parsed
-
-
-def _emit(
-    judged: npt.NDArray[np.int64],
-    bonus: npt.NDArray[np.int64],
-    drafts: npt.NDArray[np.int64],
-    spec: SpecDecodeMetadata,
+def _judge(
+    values: npt.NDArray[np.float32],
+    numbers: tuple[npt.NDArray[np.void], npt.NDArray[np.int32], npt.NDArray[np.int64]],
+    drafts: Sequence[Sequence[int]],
+    probs: npt.NDArray[np.float32],
 ) -> npt.NDArray[np.int64]:
-    emitted = np.full((len(bonus), spec.max_spec_len + 1), NO_TOKEN, np.int64)
-    # A draft that is no id must not pass for equal to "no token".
-    accepted = (judged == drafts) & (drafts >= 0)
+    bonuses = np.cumsum([len(draft) + 1 for draft in drafts], dtype=np.int64) - 1
+    targets = np.delete(np.arange(len(values)), bonuses)
+    flat = np.array(list(chain.from_iterable(drafts)), np.int64)
+    decided = np.empty(len(values), np.int64)
+    decided[targets] = judge_rows(values, *numbers, targets, flat, probs)
+    decided[bonuses] = sample_rows(values, *numbers, bonuses)
+    return decided
+
+
+def _emitted(decided: list[int], drafts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Each request's tokens up to the first that is not its draft; that one too, unless it is `NO_TOKEN`."""
+    emitted = []
     start = 0
-    for i, num_drafts in enumerate(spec.num_draft_tokens):
-        end = start + num_drafts
+    for draft in drafts:
         agreed = 0
-        while agreed < num_drafts and accepted[start + agreed]:
+        # A draft that is no id must not pass for equal to "no token".
+        while agreed < len(draft) and decided[start + agreed] == draft[agreed] != NO_TOKEN:
             agreed += 1
-        emitted[i, :agreed] = drafts[start : start + agreed]
-        emitted[i, agreed] = bonus[i] if agreed == num_drafts else judged[start + agreed]
-        start = end
+        tokens = decided[start : start + agreed + 1]
+        emitted.append(tokens if tokens[-1] != NO_TOKEN else tokens[:-1])
+        start += len(draft) + 1
     return emitted
-
-
-def _indices(tensor: torch.Tensor) -> npt.NDArray[np.int64]:
-    return np.ascontiguousarray(tensor.detach().to("cpu", torch.int64).numpy())
 
 
 def _draft_probs(draft_probs: torch.Tensor | None, shape: tuple[int, int]) -> npt.NDArray[np.float32]:

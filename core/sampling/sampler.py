@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from ..api import SamplingParams
-from ..kernels.cpu.sampling import NO_TOKEN, ROW, sample_rows
+from ..kernels.cpu.sampling import NO_TOKEN, REQUEST, sample_rows
 from .processors import PROCESSORS, LogitsProcessor
+
+_MOST = np.iinfo(np.int64).max
 
 __all__ = ["NO_TOKEN", "SamplingRows", "prepare_logits", "sample"]
 
@@ -26,28 +27,25 @@ __all__ = ["NO_TOKEN", "SamplingRows", "prepare_logits", "sample"]
 class SamplingRows:
     """How each of `R` rows of logits is sampled. Rows of one request differ in position and history.
 
+    The functions are called only for rows whose processors ask.
+
     Attributes:
-        temperature: `[R]`, 0 is greedy.
-        top_k: `[R]`, all unless above 0.
-        top_p, min_p: `[R]`.
-        seed: `[R]` the request's seed.
-        position: `[R]` absolute position of the token to be sampled: a row whose input token is at `p` samples `p + 1`.
-        num_output_tokens: `[R]` output tokens before that position, drafts included.
-        params: `[R]` sampling parameters of the row's request, for the processors.
-        stop_token_ids: `[R]` tokens that would end the row's request.
-        history: given a row, all tokens before its position (int32): prompt, output and the drafts before it. Called
-            only for rows whose processors ask.
+        requests: of `kernels.cpu.sampling.REQUEST`.
+        request_of_row: `[R]` index of each row's request.
+        min_lengths: of each request, the tokens, prompt included, that come before any of its stop tokens.
+        positions: `[R]` absolute position of the token to be sampled: a row whose input token is at `p` samples
+            `p + 1`.
+        params: given a row, the sampling parameters of its request.
+        stop_token_ids: given a row, the tokens that would end its request.
+        history: given a row, all tokens before its position (int32): prompt, output and the drafts before it.
     """
 
-    temperature: npt.NDArray[np.floating[Any]]
-    top_k: npt.NDArray[np.integer[Any]]
-    top_p: npt.NDArray[np.floating[Any]]
-    min_p: npt.NDArray[np.floating[Any]]
-    seed: npt.NDArray[np.uint64]
-    position: npt.NDArray[np.integer[Any]]
-    num_output_tokens: npt.NDArray[np.integer[Any]]
-    params: Sequence[SamplingParams]
-    stop_token_ids: Sequence[frozenset[int]]
+    requests: npt.NDArray[np.void]
+    min_lengths: npt.NDArray[np.int64]
+    request_of_row: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int64]
+    params: Callable[[int], SamplingParams]
+    stop_token_ids: Callable[[int], frozenset[int]]
     history: Callable[[int], npt.NDArray[np.int32]]
 
     @classmethod
@@ -57,34 +55,37 @@ class SamplingRows:
         seeds: Sequence[int],
         positions: Sequence[int],
         *,
-        num_output_tokens: Sequence[int] | None = None,
-        stop_token_ids: Sequence[frozenset[int]] | None = None,
+        num_prompt_tokens: int = 0,
+        stop_token_ids: frozenset[int] = frozenset(),
         history: Callable[[int], npt.NDArray[np.int32]] | None = None,
     ) -> SamplingRows:
-        """Build rows from one entry of everything per row; what is left out is empty."""
-        size = len(params)
+        """Build rows from one entry of parameters, seed and position per row; the rest is the same for all."""
         return cls(
-            temperature=np.array([p.temperature for p in params], np.float64),
-            top_k=np.array([p.top_k for p in params], np.int64),
-            top_p=np.array([p.top_p for p in params], np.float64),
-            min_p=np.array([p.min_p for p in params], np.float64),
-            seed=np.array(seeds, np.uint64),
-            position=np.array(positions, np.int64),
-            num_output_tokens=np.array([0] * size if num_output_tokens is None else num_output_tokens),
-            params=params,
-            stop_token_ids=[frozenset()] * size if stop_token_ids is None else stop_token_ids,
+            requests=np.array([request_numbers(*each) for each in zip(params, seeds, strict=True)], REQUEST),
+            min_lengths=np.array(
+                [min_length(one, num_prompt_tokens, stop_token_ids) for one in params], np.int64
+            ),
+            request_of_row=np.arange(len(params), dtype=np.int32),
+            positions=np.array(positions, np.int64),
+            params=params.__getitem__,
+            stop_token_ids=lambda row: stop_token_ids,
             history=_no_history if history is None else history,
         )
 
     def __len__(self) -> int:
-        return len(self.temperature)
+        return len(self.positions)
 
-    def pack(self) -> npt.NDArray[np.void]:
-        """The numbers that the kernels need, `[R]` of `kernels.cpu.sampling.ROW`."""
-        packed = np.empty(len(self), ROW)
-        for name in ROW.fields or ():
-            packed[name] = getattr(self, name)
-        return packed
+
+def request_numbers(params: SamplingParams, seed: int) -> tuple[float, ...]:
+    """What all rows of a request are sampled with, in the order of `REQUEST`."""
+    return params.temperature, min(max(params.top_k, 0), _MOST), params.top_p, params.min_p, seed
+
+
+def min_length(params: SamplingParams, num_prompt_tokens: int, stop_token_ids: frozenset[int]) -> int:
+    """Tokens, prompt included, that come before any of the request's stop tokens; 0 if nothing is to be forbidden."""
+    if not params.min_tokens or not stop_token_ids:
+        return 0
+    return min(num_prompt_tokens + params.min_tokens, _MOST)
 
 
 def _no_history(row: int) -> npt.NDArray[np.int32]:
@@ -106,7 +107,7 @@ def sample(
         ValueError: the shapes disagree.
     """
     values = prepare_logits(logits, rows, processors)
-    tokens = sample_rows(values, values.view(np.int32), rows.pack(), np.arange(len(values)))
+    tokens = sample_rows(values, rows.requests, rows.request_of_row, rows.positions, np.arange(len(values)))
     return torch.from_numpy(tokens)
 
 
@@ -122,7 +123,7 @@ def prepare_logits(
         raise ValueError(
             f"logits must be [{len(rows)}, V], one row per sampling row, not {list(logits.shape)}"
         )
-    values: npt.NDArray[np.float32] = logits.detach().to("cpu", torch.float32).contiguous().numpy()
+    values: npt.NDArray[np.float32] = np.ascontiguousarray(logits.float().numpy(force=True))
     owned = False
     for processor in processors:
         indices = processor.applies(rows)

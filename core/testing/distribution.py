@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..api import SamplingParams, SpecDecodeMetadata
+from ..api import SamplingParams
 from ..sampling.rejection_sampler import Rule, verify
 from ..sampling.sampler import SamplingRows
 
@@ -90,13 +90,6 @@ def verify_drafts(
         np.repeat(np.arange(size), 2).tolist(),
         [position, position + 1] * size,
     )
-    spec = SpecDecodeMetadata(
-        draft_token_ids=torch.as_tensor(np.asarray(drafts, np.int64)),
-        num_draft_tokens=(1,) * size,
-        cu_num_draft_tokens=torch.arange(1, size + 1, dtype=torch.int32),
-        logits_indices=torch.arange(2 * size),
-        target_logits_indices=torch.arange(0, 2 * size, 2),
-        bonus_logits_indices=torch.arange(1, 2 * size, 2),
-    )
+    flat = np.asarray(drafts).tolist()
     probs = None if draft_probs is None else torch.as_tensor(draft_probs).expand(size, vocab_size)
-    return np.asarray(verify(logits, rows, spec, probs, rule)[:, 0].numpy())
+    return np.array([tokens[0] for tokens in verify(logits, rows, [[draft] for draft in flat], probs, rule)])

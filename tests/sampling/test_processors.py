@@ -6,7 +6,7 @@ import torch
 
 from outrider.api import SamplingParams
 from outrider.sampling.processors import PROCESSORS
-from outrider.sampling.rejection_sampler import parse_output, verify
+from outrider.sampling.rejection_sampler import verify
 from outrider.sampling.sampler import NO_TOKEN, SamplingRows, sample
 
 VOCAB = 12
@@ -36,8 +36,8 @@ def rows_after(text, size, params):
         [params] * size,
         [11] * size,
         positions,
-        num_output_tokens=[position - len(PROMPT) for position in positions],
-        stop_token_ids=[frozenset({STOP, 99, -1})] * size,
+        num_prompt_tokens=len(PROMPT),
+        stop_token_ids=frozenset({STOP, 99, -1}),
         history=lambda r: np.array(text[: positions[r]], np.int32),
     )
 
@@ -53,7 +53,7 @@ def plain(steps, params, processors):
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("wrong_at", [0, 1, 3, 6])
-def test_a_processor_sees_the_drafts_before_its_row(spec_of, rule, temperature, wrong_at):
+def test_a_processor_sees_the_drafts_before_its_row(rule, temperature, wrong_at):
     params = SamplingParams(temperature=temperature)
     processors = (*PROCESSORS, OncePerText())
     truth = plain(7, params, processors)
@@ -63,8 +63,7 @@ def test_a_processor_sees_the_drafts_before_its_row(spec_of, rule, temperature, 
         drafts[wrong_at] = PROMPT[0]  # forbidden, whatever the model likes
     text = PROMPT + drafts
     logits = torch.from_numpy(np.stack([logits_after(token) for token in text[1:]]))
-    tokens = verify(logits, rows_after(text, 7, params), spec_of([drafts]), None, rule, processors)
-    emitted = parse_output(tokens, VOCAB)[0]
+    (emitted,) = verify(logits, rows_after(text, 7, params), [drafts], None, rule, processors)
     if rule == "coupled" or temperature == 0.0:
         assert emitted == truth[: wrong_at + 1]
     assert PROMPT[0] not in emitted
@@ -73,18 +72,16 @@ def test_a_processor_sees_the_drafts_before_its_row(spec_of, rule, temperature, 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_min_tokens_forbids_stop_tokens_at_each_row_that_is_too_early(spec_of, rule, temperature):
+def test_min_tokens_forbids_stop_tokens_at_each_row_that_is_too_early(rule, temperature):
     # The model wants the stop token everywhere, and the drafter guesses so.
     params = SamplingParams(temperature=temperature, min_tokens=4)
     logits = torch.zeros(6, VOCAB)
     logits[:, STOP] = 60.0
     logits[:, 7] = 30.0
     text = [*PROMPT, 7, 7, 7, 7, STOP]
-    tokens = verify(logits, rows_after(text, 6, params), spec_of([text[2:]]), None, rule)
-    assert parse_output(tokens, VOCAB) == [[7, 7, 7, 7, STOP, STOP]]
+    assert verify(logits, rows_after(text, 6, params), [text[2:]], None, rule) == [[7, 7, 7, 7, STOP, STOP]]
     text = [*PROMPT, 7, STOP, 7]
-    tokens = verify(logits[:4], rows_after(text, 4, params), spec_of([text[2:]]), None, rule)
-    assert parse_output(tokens, VOCAB) == [[7, 7]]
+    assert verify(logits[:4], rows_after(text, 4, params), [text[2:]], None, rule) == [[7, 7]]
 
 
 def test_min_tokens_forbids_nothing_but_the_stop_tokens():
@@ -96,7 +93,7 @@ def test_min_tokens_forbids_nothing_but_the_stop_tokens():
 
 def test_min_tokens_that_leaves_nothing_to_sample_yields_no_token():
     rows = SamplingRows.from_params(
-        [SamplingParams(min_tokens=1)], [0], [1], stop_token_ids=[frozenset({0, 1})]
+        [SamplingParams(min_tokens=1)], [0], [1], num_prompt_tokens=1, stop_token_ids=frozenset({0, 1})
     )
     assert sample(torch.zeros(1, 2), rows).item() == NO_TOKEN
 

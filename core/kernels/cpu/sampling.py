@@ -22,17 +22,16 @@ TOKEN_STREAM = 0
 ACCEPT_STREAM = 1
 RECOVERED_STREAM = 2
 
-ROW = np.dtype(
+REQUEST = np.dtype(
     [
         ("temperature", np.float64),
         ("top_k", np.int64),
         ("top_p", np.float64),
         ("min_p", np.float64),
         ("seed", np.uint64),
-        ("position", np.uint64),
     ]
 )
-"""What a row is sampled with. `top_k` keeps all unless above 0."""
+"""What all rows of a request are sampled with. Temperature 0 is greedy; `top_k` keeps all unless above 0."""
 
 _TWO = np.uint64(2)
 _TOP_BYTE = np.uint64(24)
@@ -90,15 +89,16 @@ def _race(
 def _sample_row(
     logits: npt.NDArray[np.float32],
     bits: npt.NDArray[np.int32],
-    row: Any,
+    request: Any,
+    position: np.uint64,
 ) -> int:
     peak_id = find_peak(bits)
-    if peak_id < 0 or row.temperature == 0.0:
+    if peak_id < 0 or request.temperature == 0.0:
         return peak_id
     peak = finite_logit(logits[peak_id])
-    ids = find_survivors(logits, bits, peak, row.temperature, row.top_k, row.top_p, row.min_p)
-    scores = log_weights(logits, ids, peak, row.temperature)
-    return _race(scores, ids, np.searchsorted(ids, peak_id), row.seed, _TOKEN, row.position)
+    ids = find_survivors(logits, bits, peak, request.temperature, request.top_k, request.top_p, request.min_p)
+    scores = log_weights(logits, ids, peak, request.temperature)
+    return _race(scores, ids, np.searchsorted(ids, peak_id), request.seed, _TOKEN, position)
 
 
 @njit(cache=True)
@@ -116,7 +116,8 @@ def _mass(probs: npt.NDArray[np.float32]) -> float:
 def _judge_row(
     logits: npt.NDArray[np.float32],
     bits: npt.NDArray[np.int32],
-    row: Any,
+    request: Any,
+    position: np.uint64,
     draft: int,
     draft_probs: npt.NDArray[np.float32],
 ) -> int:
@@ -127,11 +128,11 @@ def _judge_row(
             zeros, NaN, negative entries, or zero at the draft) is replaced by one-hot, which is right for any draft.
     """
     peak_id = find_peak(bits)
-    if peak_id < 0 or row.temperature == 0.0:
+    if peak_id < 0 or request.temperature == 0.0:
         return peak_id
     peak = finite_logit(logits[peak_id])
-    ids = find_survivors(logits, bits, peak, row.temperature, row.top_k, row.top_p, row.min_p)
-    scores = log_weights(logits, ids, peak, row.temperature)
+    ids = find_survivors(logits, bits, peak, request.temperature, request.top_k, request.top_p, request.min_p)
+    scores = log_weights(logits, ids, peak, request.temperature)
     probs = np.exp(scores)
     probs /= probs.sum()
 
@@ -140,7 +141,7 @@ def _judge_row(
     mass = _mass(draft_probs)
     one_hot = mass == 0.0 or not 0 <= draft < len(draft_probs) or draft_probs[draft] == 0.0
     proposed = 1.0 if one_hot else draft_probs[draft] / mass
-    if uniform_at(row.seed, _ACCEPT, row.position) * proposed <= target:
+    if uniform_at(request.seed, _ACCEPT, position) * proposed <= target:
         return draft
 
     kept, heaviest = 0, 0
@@ -159,36 +160,41 @@ def _judge_row(
                 heaviest = kept
             kept += 1
     if kept > 0:
-        return _race(np.log(residual[:kept]), kept_ids[:kept], heaviest, row.seed, _RECOVERED, row.position)
+        return _race(np.log(residual[:kept]), kept_ids[:kept], heaviest, request.seed, _RECOVERED, position)
     # Nowhere p > q: the two are equal up to rounding, and what the draft lost to it belongs to all of p alike.
-    return _race(scores, ids, np.searchsorted(ids, peak_id), row.seed, _RECOVERED, row.position)
+    return _race(scores, ids, np.searchsorted(ids, peak_id), request.seed, _RECOVERED, position)
 
 
 @njit(cache=True, parallel=True)
 def sample_rows(
     logits: npt.NDArray[np.float32],
-    bits: npt.NDArray[np.int32],
-    rows: npt.NDArray[np.void],
+    requests: npt.NDArray[np.void],
+    request_of_row: npt.NDArray[np.int32],
+    positions: npt.NDArray[np.int64],
     indices: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
     """The target's own sample at each row `indices[i]` of `logits`; `NO_TOKEN` where nothing can be sampled.
 
     Args:
-        logits: `[R, V]`; `bits` are its bit patterns.
-        rows: `[R]` of `ROW`.
+        logits: `[R, V]`.
+        requests: of `REQUEST`.
+        request_of_row: `[R]` index of each row's request.
+        positions: `[R]` absolute position of the token to be sampled.
     """
+    bits = logits.view(np.int32)
     tokens = np.empty(len(indices), np.int64)
     for i in prange(len(indices)):
         r = indices[i]
-        tokens[i] = _sample_row(logits[r], bits[r], rows[r])
+        tokens[i] = _sample_row(logits[r], bits[r], requests[request_of_row[r]], np.uint64(positions[r]))
     return tokens
 
 
 @njit(cache=True, parallel=True)
 def judge_rows(
     logits: npt.NDArray[np.float32],
-    bits: npt.NDArray[np.int32],
-    rows: npt.NDArray[np.void],
+    requests: npt.NDArray[np.void],
+    request_of_row: npt.NDArray[np.int32],
+    positions: npt.NDArray[np.int64],
     indices: npt.NDArray[np.int64],
     drafts: npt.NDArray[np.int64],
     draft_probs: npt.NDArray[np.float32],
@@ -199,8 +205,16 @@ def judge_rows(
         drafts: `[D]`.
         draft_probs: `[D, V]`, or `[D, 0]` for one-hot drafts.
     """
+    bits = logits.view(np.int32)
     tokens = np.empty(len(indices), np.int64)
     for i in prange(len(indices)):
         r = indices[i]
-        tokens[i] = _judge_row(logits[r], bits[r], rows[r], drafts[i], draft_probs[i])
+        tokens[i] = _judge_row(
+            logits[r],
+            bits[r],
+            requests[request_of_row[r]],
+            np.uint64(positions[r]),
+            drafts[i],
+            draft_probs[i],
+        )
     return tokens
