@@ -57,3 +57,16 @@ def test_drafting_changes_no_token(plain: LLM, drafting: LLM, temperature: float
 
     assert tokens_of(drafting, params) == tokens_of(plain, params)
     assert drafting.stats.spec.num_accepted_tokens > 0
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+def test_drafting_changes_no_token_with_smaller_weights(weights: str) -> None:
+    speculative = {"method": "ngram", "num_speculative_tokens": 4, "adaptive": False}
+    texts = []
+    for drafting in (None, speculative):
+        with LLM("smollm2", weights=weights, max_model_len=512, speculative_config=drafting) as llm:
+            params = [SamplingParams(temperature=t, seed=11, max_tokens=MAX_TOKENS) for t in (0.0, 0.8)]
+            texts.append([tokens_of(llm, one) for one in params])
+            assert (llm.stats.spec.num_accepted_tokens > 0) == (drafting is not None)
+
+    assert texts[0] == texts[1]

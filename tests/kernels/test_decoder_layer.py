@@ -38,6 +38,9 @@ class Sizes:
 WHOLE = Sizes(64, 96, 4, 2, 16, 16)
 ODD = Sizes(40, 53, 3, 1, 10, 6)  # nothing is a multiple of a vector
 LARGE = Sizes(192, 500, 6, 3, 32, 32)  # several tasks for each of several workers
+WIDE = Sizes(
+    32768, 64, 2, 1, 16, 16
+)  # each task takes long, so that who does not wait for it reads too early
 
 
 class Layer:
@@ -239,6 +242,14 @@ def test_bits_do_not_depend_on_the_number_of_workers(sizes: Sizes, weights: str)
         for num_workers in (2, 3, 8, 50):
             for _ in range(10):  # who draws which task differs from time to time
                 assert (layer.run(slice(num_rows), num_workers) == expected).all()
+
+
+def test_no_worker_runs_ahead_of_what_others_have_not_written_yet() -> None:
+    layer = Layer(WIDE)
+    rows = slice(16)  # one task of a norm: all workers but one find nothing to do and wait
+    expected = layer.run(rows)
+    for _ in range(100):
+        assert (layer.run(rows, num_workers=2) == expected).all()
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])

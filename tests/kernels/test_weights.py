@@ -96,7 +96,7 @@ def test_rows_of_denormal_numbers_stay_in_range(largest: int) -> None:
     step = float(np.finfo(np.float32).smallest_subnormal)
     packed = quantized([[largest * step, -largest * step, 0.0]])
     values = packed.values[0, :3].tolist()
-    assert values[0] == -values[1] <= 127
+    assert 0 <= values[0] == -values[1] <= 127
     assert values[2] == 0
     assert (np.abs(packed.rows()) <= largest * step).all()
 
@@ -162,6 +162,15 @@ def test_some_rows_are_those_of_the_matrix(weights: str) -> None:
     index = np.array([[8, 0, 0], [3, 2, 1]])
     assert packed.rows(index).shape == (2, 3, 50)
     assert (packed.rows(index) == packed.rows()[index]).all()
+
+
+@pytest.mark.parametrize("quantize", [False, True])
+def test_padding_is_zeros_in_memory_that_held_something_else(quantize: bool) -> None:
+    memory = WeightMemory()
+    memory._block = np.full(1 << 16, 0x7F, np.uint8)
+    packed = PackedWeight.pack(np.ones((3, 33), np.float32), quantize=quantize, memory=memory)
+    assert np.shares_memory(packed.values, memory._block.base)
+    assert (packed.values[:, 33:] == 0).all()
 
 
 def test_arrays_of_one_memory_do_not_overlap_and_begin_at_cache_lines() -> None:
