@@ -6,14 +6,15 @@ Rows run in parallel and share nothing, so neither the batch nor the number of t
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit, prange
 
-from .philox import gumbel_from_word, noise_words, select_word, uniform_at
-from .survivors import find_peak, find_survivors, finite_logit, log_weights
+from .philox import fill_complements, gumbel_from_word, gumbel_of, noise_words, select_word, uniform_at
+from .survivors import find_peak, find_survivors, finite_logit, log_weights, lowest_logit
 
 NO_TOKEN = -1
 """What a row yields from which nothing can be sampled: a logit is NaN, or every token is masked."""
@@ -48,6 +49,17 @@ def _bound_noise() -> npt.NDArray[np.float64]:
 
 _NOISE_BOUND = _bound_noise()
 """Upper bound of the Gumbel noise of all words with a given top byte: spares nearly every logarithm."""
+
+_WINDOW = 256
+"""Tokens that are looked at together; a multiple of 4."""
+
+# A float32's bit pattern read as an integer is nearly linear in its logarithm: `bits(exp(x)) <= slope * x + offset`,
+# since the chord of a convex function lies above it.
+_SLOPE = np.float32(2**23 / math.log(2))
+_OFFSET = np.float32((127 + 32) * 2**23 + 2**10)
+"""For `exp(x) * 2**32`, with a slack of 1e-4 that covers all rounding."""
+_LOWEST, _HIGHEST, _ZERO = np.float32(-80.0), np.float32(40.0), np.float32(0.0)
+_FLOAT32_MAX = np.float32(np.finfo(np.float32).max)
 
 
 @njit(cache=True)
@@ -86,6 +98,47 @@ def _race(
 
 
 @njit(cache=True)
+def _race_all(
+    logits: npt.NDArray[np.float32],
+    peak_id: int,
+    peak: float,
+    lowest: float,
+    temperature: float,
+    seed: np.uint64,
+    stream: np.uint64,
+    position: np.uint64,
+) -> int:
+    """`_race` of all tokens whose logit is at least `lowest`, with `(logit - peak) / temperature` as scores.
+
+    Nearly all tokens are ruled out by a test that works on vectors. Noise is `-log(-log(u))`, and `-log(u) >= 1 - u`:
+    so a token that wins has `1 - u <= exp(score - best_sum)`. Either side is taken as a float32's bit pattern.
+    """
+    best, best_sum = peak_id, gumbel_of(seed, stream, position, peak_id)
+    scale = np.float32(min(1.0 / temperature, float(_FLOAT32_MAX)))
+    odds, limits = np.empty(_WINDOW, np.float32), np.empty(_WINDOW, np.int32)
+    odds_bits = odds.view(np.int32)
+    for begin in range(0, len(logits), _WINDOW):
+        fill_complements(seed, stream, position, np.uint64(begin) >> _TWO, odds)
+        window = logits[begin : begin + _WINDOW]
+        shift, hits = np.float32(-best_sum), 0
+        for i in range(len(window)):
+            # Finite, whatever the logit is: at an extreme temperature the scale may be 0.
+            below_peak = min(max(window[i] - np.float32(peak), -_FLOAT32_MAX), _ZERO)
+            score = min(max(below_peak * scale + shift, _LOWEST), _HIGHEST)
+            limits[i] = np.int32(score * _SLOPE + _OFFSET)
+            hits += odds_bits[i] <= limits[i]
+        if hits == 0:
+            continue
+        for i in range(len(window)):
+            if odds_bits[i] <= limits[i] and window[i] >= lowest:
+                noise = gumbel_of(seed, stream, position, begin + i)
+                total = (finite_logit(window[i]) - peak) / temperature + noise
+                if total > best_sum or (total == best_sum and begin + i < best):
+                    best, best_sum = begin + i, total
+    return best
+
+
+@njit(cache=True)
 def _sample_row(
     logits: npt.NDArray[np.float32],
     bits: npt.NDArray[np.int32],
@@ -95,9 +148,12 @@ def _sample_row(
     peak_id = find_peak(bits)
     if peak_id < 0 or request.temperature == 0.0:
         return peak_id
-    peak = finite_logit(logits[peak_id])
-    ids = find_survivors(logits, bits, peak, request.temperature, request.top_k, request.top_p, request.min_p)
-    scores = log_weights(logits, ids, peak, request.temperature)
+    peak, temperature = finite_logit(logits[peak_id]), request.temperature
+    if request.top_k <= 0 and request.top_p >= 1.0:
+        lowest = lowest_logit(peak, temperature, request.min_p)
+        return _race_all(logits, peak_id, peak, lowest, temperature, request.seed, _TOKEN, position)
+    ids = find_survivors(logits, bits, peak, temperature, request.top_k, request.top_p, request.min_p)
+    scores = log_weights(logits, ids, peak, temperature)
     return _race(scores, ids, np.searchsorted(ids, peak_id), request.seed, _TOKEN, position)
 
 

@@ -110,6 +110,15 @@ def log_weights(
 
 
 @njit(cache=True)
+def lowest_logit(peak: float, temperature: float, min_p: float) -> float:
+    """The least logit that min_p leaves, and that has any weight at all."""
+    floor = -_NEGLIGIBLE
+    if min_p > 0.0:
+        floor = max(floor, math.log(min_p) - _ROUNDING)
+    return max(peak + temperature * floor, -_FLOAT32_MAX)
+
+
+@njit(cache=True)
 def find_survivors(
     logits: npt.NDArray[np.float32],
     bits: npt.NDArray[np.int32],
@@ -126,10 +135,7 @@ def find_survivors(
         peak: the row's highest logit, finite.
         temperature: above 0.
     """
-    floor = -_NEGLIGIBLE
-    if min_p > 0.0:
-        floor = max(floor, math.log(min_p) - _ROUNDING)
-    bound = max(peak + temperature * floor, -_FLOAT32_MAX)
+    bound = lowest_logit(peak, temperature, min_p)
     ids = np.empty(len(logits), np.int32)
     n = 0
     for token in range(len(logits)):
