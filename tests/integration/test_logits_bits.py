@@ -31,7 +31,7 @@ class Recorder:
         def recording(runner: Any, step: Any) -> Any:
             result = run(runner, step)
             logits: torch.Tensor = result[0]
-            for row, flat in zip(logits, step.logits_rows.logits_indices.tolist(), strict=True):
+            for row, flat in zip(logits, step.logits_rows.spec.logits_indices.tolist(), strict=True):
                 batch_row = step.rows.batch_rows[step.rows.request_of_row[flat]]
                 prefix = runner._batch.token_ids[batch_row, : step.rows.positions[flat] + 1]
                 self.rows.setdefault(tuple(prefix.tolist()), set()).add(row.numpy().tobytes())
