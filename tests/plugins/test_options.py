@@ -84,7 +84,10 @@ def test_unknown_option_tells_the_nearest_of_the_plugins_own():
 def test_unknown_option_tells_the_nearest_of_the_cores_settings():
     message = refusal(Plain, num_speculativ_tokens=7)
     assert "has no option 'num_speculativ_tokens'; did you mean 'num_speculative_tokens'?" in message
-    assert "its options are: none; settings beside them: adaptive, method, model, num_speculative_tokens" in message
+    assert (
+        "its options are: none; settings beside them: adaptive, method, model, num_speculative_tokens"
+        in message
+    )
 
 
 def test_every_unknown_option_is_told():
