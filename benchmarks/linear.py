@@ -17,6 +17,7 @@ import torch
 from torch.nn.functional import linear as torch_linear
 
 from outrider.kernels.cpu.linear import linear
+from outrider.kernels.cpu.weights import PackedWeight
 
 SHAPES = [(576, 576), (1536, 576), (576, 1536), (49_152, 576), (8192, 2048), (2048, 8192)]
 ROWS = [1, 2, 4, 8, 16, 32, 64, 512]
@@ -52,6 +53,7 @@ def main() -> None:
         num_copies = max(2, ROTATION_BYTES // (4 * num_columns * depth) + 1)
         weights = [random.standard_normal((num_columns, depth), dtype=np.float32) for _ in range(num_copies)]
         tensors = [torch.from_numpy(weight) for weight in weights]
+        packed = [PackedWeight.pack(weight) for weight in weights]
         one_row = float("nan")
         for num_rows in args.rows:
             x = random.standard_normal((num_rows, depth), dtype=np.float32)
@@ -60,7 +62,7 @@ def main() -> None:
             ours, theirs = [], []
             with torch.inference_mode():
                 for _ in range(args.repeats):
-                    ours.append(milliseconds(linear, [(x, weight) for weight in weights[:count]]))
+                    ours.append(milliseconds(linear, [(x, weight) for weight in packed[:count]]))
                     theirs.append(milliseconds(torch_linear, [(rows, tensor) for tensor in tensors[:count]]))
             best, other = min(ours), min(theirs)
             one_row = best if num_rows == 1 else one_row
