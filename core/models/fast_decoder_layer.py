@@ -8,19 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from numba import get_num_threads
 from torch import nn
 
 from ..kernels.cpu.decoder_layer import NUM_STAGES, after_attention, before_attention
-from ..kernels.cpu.linear import whole_steps
+from ..kernels.cpu.linear import whole_steps, workers_for
 from ..kernels.cpu.weights import NOTHING, empty_aligned, padded
 from ..kernels.cpu.work import new_board
 from .attention_interface import binding_of
 from .packed_layers import PackedLinear, PackedRMSNorm
 
 _Array = npt.NDArray[np.float32]
-_PARALLEL_FROM = 256 * 1024
-"""Multiply-adds of a layer that are worth waking the other threads for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +60,7 @@ class _Step:
         self.attended = rows(sizes.num_heads * sizes.head_size)
         self.even, self.odd = rows(sizes.hidden_size), rows(sizes.hidden_size)
         multiply_adds = num_rows * sizes.hidden_size * (4 * sizes.hidden_size + 3 * sizes.intermediate_size)
-        self.num_workers = get_num_threads() if multiply_adds >= _PARALLEL_FROM else 1
+        self.num_workers = workers_for(multiply_adds)
 
 
 class Workspace:

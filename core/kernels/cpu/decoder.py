@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, types
 from numba.extending import intrinsic
 
 from .decoder_layer import after_attention, before_attention
-from .simd import fingerprint as source_fingerprint
-from .simd import inlined
+from .simd import inlined, kernel
 
 
 def _matrix_fields(*names: str) -> list[tuple[str, Any]]:
@@ -132,4 +131,4 @@ def _build(fingerprint: int) -> Callable[..., Any]:
     return run_layers
 
 
-run_layers = njit(cache=True, error_model="numpy")(_build(source_fingerprint()))
+run_layers = kernel(_build, parallel=False)

@@ -76,7 +76,6 @@ def linear(x: Float32Array, weight: PackedWeight, bias: Float32Array | None = No
     if bias is not None and bias.shape != values.shape[:1]:
         raise ValueError(f"linear: bias {bias.shape} does not fit weight {(len(values), weight.depth)}")
     out = np.empty((len(x), len(values)), np.float32)
-    num_workers = get_num_threads() if len(x) * values.size >= _PARALLEL_FROM else 1
     _run(
         whole_steps(x),
         values,
@@ -84,9 +83,14 @@ def linear(x: Float32Array, weight: PackedWeight, bias: Float32Array | None = No
         NOTHING if bias is None else np.ascontiguousarray(bias),
         out,
         new_board(1),
-        num_workers,
+        workers_for(len(x) * values.size),
     )
     return out
+
+
+def workers_for(multiply_adds: int) -> int:
+    """How many threads to use: 1 if waking the others takes longer than the work."""
+    return get_num_threads() if multiply_adds >= _PARALLEL_FROM else 1
 
 
 def whole_steps(x: Float32Array) -> Float32Array:

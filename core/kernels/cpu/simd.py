@@ -32,24 +32,23 @@ inlined = njit(error_model="numpy")
 """Decorates what a kernel is made of: compiled with its caller, without checks for division by zero."""
 
 
-def fingerprint() -> int:
-    """A digest of the sources of this folder."""
+def _fingerprint() -> int:
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return int.from_bytes(digest.digest()[:4])
 
 
-_FINGERPRINT = fingerprint()
+_FINGERPRINT = _fingerprint()
 
 
-def kernel(build: Callable[[int], Callable[..., Any]]) -> Any:
-    """Compile the function that `build(fingerprint)` returns: parallel, and cached on disk between processes.
+def kernel(build: Callable[[int], Callable[..., Any]], *, parallel: bool = True) -> Any:
+    """Compile the function that `build(fingerprint)` returns; cached on disk between processes.
 
     numba's cache notices changes of the file that holds the function, but the machine code contains that of the files
     it imports. So the function must return `fingerprint`, a digest of this folder: what it captures is part of the key.
     """
-    return njit(cache=True, parallel=True, error_model="numpy")(build(_FINGERPRINT))
+    return njit(cache=True, parallel=parallel, error_model="numpy")(build(_FINGERPRINT))
 
 
 def lanes(value: float, kind: ir.VectorType = FLOATS) -> ir.Constant:

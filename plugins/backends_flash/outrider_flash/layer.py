@@ -12,7 +12,7 @@ import torch
 from outrider.api import AttentionShape, NativeCall, PagedCacheSpec, PluginError, TensorSpec
 
 from .attention import attend, warm_up
-from .metadata import Call, FlashMetadata, StepRecord
+from .metadata import FlashMetadata, StepRecord
 from .native import native_address
 from .plan import rows_per_tile
 from .records import BFLOAT16, CALL, FLOAT16, FLOAT32, LAYER, STEP, padded, scratch_size, state_size
@@ -124,14 +124,29 @@ class FlashLayer:
         Raises:
             PluginError: a shape is not that of the layer and the step.
         """
-        call = metadata.last_call
-        if call is None or not call.serves(self._form, query, key, value):
-            call = self._new_call(metadata, query, key, value)
-        output: npt.NDArray[np.float32] = np.empty(call.output_shape, np.float32)
-        plan = call.plan
+        shape, num_rows = self._shape, metadata.positions.size
+        # The compiled function reads memory by address: a wrong shape must not get there.
+        if (
+            query.shape != (num_rows, shape.num_heads, shape.key_size)
+            or key.shape != (num_rows, shape.num_kv_heads, shape.key_size)
+            or value.shape != (num_rows, shape.num_kv_heads, shape.value_size)
+        ):
+            raise PluginError(
+                f"layer {self._name}: query {tuple(query.shape)}, key {tuple(key.shape)} and value "
+                f"{tuple(value.shape)} "
+                f"do not fit {num_rows} rows of {shape.num_heads} heads over {shape.num_kv_heads}, "
+                f"sizes {shape.key_size} and {shape.value_size}"
+            )
+        plan = metadata.plan(self._group, shape.num_kv_heads, self._window)
+        dense = [_dense(rows) for rows in (query, key, value)]
+        partials = self._workspace.partials(plan.num_partials * self._state_size)
+        places = [
+            place for rows in dense for place in (rows.data_ptr(), 4 * rows.stride(0), 4 * rows.stride(1))
+        ]
+        output: npt.NDArray[np.float32] = np.empty((num_rows, shape.num_heads, shape.value_size), np.float32)
         attend(
             self._layer,
-            call.record,
+            np.array([(*places, 0, partials.ctypes.data)], CALL),
             metadata.positions,
             metadata.slot_mapping,
             metadata.block_table,
@@ -167,39 +182,6 @@ class FlashLayer:
         )
         record = np.array([(*counts, *(array.ctypes.data for array in arrays))], STEP)
         return StepRecord(record.ctypes.data, (record, *arrays))
-
-    def _new_call(
-        self, metadata: FlashMetadata, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> Call:
-        shape, num_rows = self._shape, metadata.positions.size
-        # The compiled function reads memory by address: a wrong shape must not get there.
-        if (
-            query.shape != (num_rows, shape.num_heads, shape.key_size)
-            or key.shape != (num_rows, shape.num_kv_heads, shape.key_size)
-            or value.shape != (num_rows, shape.num_kv_heads, shape.value_size)
-        ):
-            raise PluginError(
-                f"layer {self._name}: query {tuple(query.shape)}, key {tuple(key.shape)} and value "
-                f"{tuple(value.shape)} "
-                f"do not fit {num_rows} rows of {shape.num_heads} heads over {shape.num_kv_heads}, "
-                f"sizes {shape.key_size} and {shape.value_size}"
-            )
-        dense = [_dense(rows) for rows in (query, key, value)]
-        plan = metadata.plan(self._group, shape.num_kv_heads, self._window)
-        partials = self._workspace.partials(plan.num_partials * self._state_size)
-        places = [
-            place for rows in dense for place in (rows.data_ptr(), 4 * rows.stride(0), 4 * rows.stride(1))
-        ]
-        metadata.last_call = Call(
-            form=self._form,
-            given=(query, key, value),
-            read=dense,
-            partials=partials,
-            record=np.array([(*places, 0, partials.ctypes.data)], CALL),
-            plan=plan,
-            output_shape=(num_rows, shape.num_heads, shape.value_size),
-        )
-        return metadata.last_call
 
 
 def _dense(rows: torch.Tensor) -> torch.Tensor:

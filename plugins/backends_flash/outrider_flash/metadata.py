@@ -8,41 +8,10 @@ from typing import Any
 import numba
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from outrider.api import CommonAttentionMetadata
 
 from .plan import Plan, make_plan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """What the compiled function is told of a call, for further layers of the same form with the same tensors.
-
-    Attributes:
-        form: of the layer: sizes of the tensors, and what the plan depends on.
-        given: query, key and value as they were passed; `read` is what is read instead, copies where they do not fit.
-        record: `[1]` of `CALL`; the address of the output is filled in for each call.
-    """
-
-    form: tuple[int, ...]
-    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-    read: list[torch.Tensor]
-    partials: npt.NDArray[np.float32]
-    record: npt.NDArray[np.void]
-    plan: Plan
-    output_shape: tuple[int, int, int]
-
-    def serves(
-        self, form: tuple[int, ...], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> bool:
-        """Whether these are the same tensors, nothing was copied, and the layer has the same form."""
-        return (
-            query is self.given[0] is self.read[0]
-            and key is self.given[1] is self.read[1]
-            and value is self.given[2] is self.read[2]
-            and form == self.form
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +30,6 @@ class FlashMetadata:
         query_start_loc: `[B + 1]` int32.
         positions, slot_mapping: `[T]` int64.
         block_table: `[B, max_blocks]` int32.
-        last_call: of the layer before. Many models pass the same buffers from layer to layer.
         steps: what the native function is told, by the form of the layer.
     """
 
@@ -69,7 +37,6 @@ class FlashMetadata:
     positions: npt.NDArray[np.int64]
     slot_mapping: npt.NDArray[np.int64]
     block_table: npt.NDArray[np.int32]
-    last_call: Call | None = None
     steps: dict[tuple[int, ...], StepRecord] = field(default_factory=dict)
     _plans: dict[tuple[int, int, int], Plan] = field(default_factory=dict)
 
