@@ -24,6 +24,8 @@ def load(options: Mapping[str, Any]) -> Decode:
         n_threads_batch=os.cpu_count(),
         flash_attn=True,  # decodes as fast as without, and reads prompts a little faster
         draft_model=None if lookup is None else LlamaPromptLookupDecoding(num_pred_tokens=lookup),
+        # A draft model makes it keep the logits of every position, but only this makes room for more than 512 of them.
+        logits_all=lookup is not None,
         verbose=False,
     )
 
