@@ -12,7 +12,7 @@ from threading import Timer
 
 from .environments import FOLDER, last_line, python_of
 from .protocol import Ready, Reply, Request, WorkerError, decode_line, encode
-from .systems import System
+from .systems import THREADS, System
 
 _LOAD_SECONDS = 900.0
 _ANSWER_SECONDS = 600.0
@@ -39,7 +39,7 @@ class Worker:
             self._process = subprocess.Popen(
                 [str(python_of(system.environment)), "-m", module, json.dumps(dict(system.options))],
                 cwd=Path(__file__).parents[1],  # where `-m` finds this package
-                env={**os.environ, **variables},
+                env={**os.environ, **THREADS, **variables},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -40,9 +40,12 @@ class System:
 
 
 _NUM_CPUS = os.cpu_count() or 1
+
+THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(_NUM_CPUS))
+"""For every worker: a limit in the caller's shell would slow some engines and not others."""
+
 _VLLM_VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": f"0-{_NUM_CPUS - 1}",
-    "OMP_NUM_THREADS": str(_NUM_CPUS),
     "LD_PRELOAD": "{environment}/lib/libiomp5.so",  # vLLM asks for it, and installs it on x86
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; more than one request needs, and it leaves room for the others

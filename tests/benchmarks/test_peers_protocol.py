@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -73,6 +74,7 @@ from peers.protocol import serve
 def load(options):
     print("loading ...")  # engines print to stdout as they like
     print(os.environ["WHERE"], file=sys.stderr)
+    print(os.environ["OMP_NUM_THREADS"], "threads", file=sys.stderr)
     if options.get("broken"):
         raise MemoryError("no room")
 
@@ -132,3 +134,11 @@ def test_a_worker_that_dies_leaves_the_last_line_of_its_log(start: Callable[...,
 def test_variables_may_name_the_environment(start: Callable[..., Worker], tmp_path: Path) -> None:
     start()
     assert f"in {tmp_path / 'toy'}\n" in (tmp_path / "logs" / "toy.log").read_text()
+
+
+def test_a_limit_on_threads_in_the_callers_shell_does_not_reach_a_worker(
+    start: Callable[..., Worker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "0")
+    start()
+    assert f"{os.cpu_count()} threads\n" in (tmp_path / "logs" / "toy.log").read_text()
