@@ -1,11 +1,12 @@
 """The types that cross the plugin boundary, and nothing else."""
 
 from .attention import (
+    NATIVE_COUNTERS,
     AttentionLayer,
     AttentionShape,
     CommonAttentionMetadata,
     LayerInfo,
-    NativeCall,
+    NativeAttention,
     PagedCacheSpec,
     SpecDecodeMetadata,
     StateCacheSpec,
@@ -33,6 +34,7 @@ from .proposer import (
 from .sampling_params import SamplingParams
 
 __all__ = [
+    "NATIVE_COUNTERS",
     "NUM_DISCOVERY_TOKENS",
     "AttentionLayer",
     "AttentionShape",
@@ -44,7 +46,7 @@ __all__ = [
     "DraftTokens",
     "LayerInfo",
     "ModelError",
-    "NativeCall",
+    "NativeAttention",
     "OutriderError",
     "PagedCacheSpec",
     "PluginError",

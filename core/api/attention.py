@@ -5,7 +5,7 @@ Shapes: `B` requests, `T` tokens (rows) of the step, `H`/`Hkv` query/key-value h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -87,26 +87,40 @@ class StateCacheSpec:
     rewindable: bool
 
 
-class NativeCall(NamedTuple):
-    """A layer's attention as a C function, for a caller that runs many layers without returning to Python.
+NATIVE_COUNTERS = 64
+"""int64 counters of one call of a `NativeAttention.function`: eight cache lines of eight."""
+
+
+class NativeAttention(NamedTuple):
+    """A layer's attention as a C function that several threads call together.
+
+    For a caller that runs many layers without returning to Python.
 
     Attributes:
         function: address of `void f(int64_t layer, int64_t step, const float *query, const float *key, const float
-            *value, float *output)`: what `AttentionLayer.forward` does, on contiguous float32 arrays of the shapes that
-            it takes and returns. The caller sees to it that they are. It is called without the GIL and must not raise.
-        layer, step: its first two arguments, whatever they mean to the backend.
+            *value, float *output, int64_t *counters, int64_t worker, int64_t num_workers)`: what
+            `AttentionLayer.forward` does, on contiguous float32 arrays of the shapes that it takes and returns. Each of
+            `num_workers` threads (at most `numba.config.NUMBA_NUM_THREADS`) calls it with the same arguments but
+            `worker`, 0 to `num_workers - 1`, and it returns when `output` is complete. It may wait for work that
+            another thread has begun, never for a thread to arrive: one that comes after the others have finished
+            touches nothing but the counters. It is called without the GIL and must not raise.
+            `counters`: `[NATIVE_COUNTERS]` for the threads of this call to share work by atomic additions, zero before
+            the first of them calls, on cache lines of their own.
+        layer: its first argument.
+        form: layers of equal form take the same `step` in one forward.
     """
 
     function: int
     layer: int
-    step: int
+    form: Hashable
 
 
 class AttentionLayer(Protocol):
     """A backend's implementation of one claimed layer.
 
-    It may also have a method `native_call(metadata) -> NativeCall | None`, valid as long as `metadata` is. Then a fast
-    model does not call `forward`; with None, or without the method, it does.
+    It may also have an attribute `native: NativeAttention | None`, constant from `bind_cache` on. Unless that is None,
+    it has a method `native_step(metadata) -> int`: the `step` of `native.function`, valid as long as `metadata` is; one
+    layer of each form is asked per forward. A fast model may then call the function in place of `forward`.
     """
 
     cache_spec: PagedCacheSpec | StateCacheSpec

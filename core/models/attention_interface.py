@@ -14,7 +14,7 @@ import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, eager_mask
 
-from ..api import ModelError, NativeCall
+from ..api import ModelError, NativeAttention
 
 ATTENTION_IMPLEMENTATION = "outrider"
 """Value of `config._attn_implementation`. No mask function has this name, so transformers builds no masks."""
@@ -40,8 +40,17 @@ class AttentionBinding(Protocol):
         """Return `[T, H, value_size]` for query `[T, H, key_size]`, key and value `[T, Hkv, ...]`, all contiguous."""
         ...
 
-    def native_call(self) -> NativeCall | None:
-        """`attend` as a C function, if there is one."""
+
+class NativeBinding(AttentionBinding, Protocol):
+    """A binding whose attention is also a C function."""
+
+    @property
+    def native(self) -> NativeAttention | None:
+        """The function, if the layer has one."""
+        ...
+
+    def native_step(self) -> int:
+        """Its argument in this forward."""
         ...
 
 
@@ -97,10 +106,19 @@ def binding_of(module: torch.nn.Module) -> AttentionBinding:
     Raises:
         ModelError: it is bound to nothing.
     """
+    binding: AttentionBinding = bindings_of(module).partners[module]
+    return binding
+
+
+def bindings_of(module: torch.nn.Module) -> Bindings:
+    """Those of the forward that `module` is in.
+
+    Raises:
+        ModelError: there is none.
+    """
     for bindings in _active:
-        binding: AttentionBinding | None = bindings.partners.get(module)
-        if binding is not None:
-            return binding
+        if module in bindings.partners:
+            return bindings
     raise ModelError(
         f"{type(module).__name__} was called outside a routed forward. Its attention is"
         f" {ATTENTION_IMPLEMENTATION!r}, which works inside `RoutedModel.forward` only; to run the model by itself,"

@@ -52,9 +52,6 @@ class _Recorder:
         self.shapes.append(shape)
         return plain_attention(query, key, value, self.positions, shape)
 
-    def native_call(self) -> None:
-        return None
-
 
 def discover_attention(
     module: torch.nn.Module,

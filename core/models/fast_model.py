@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,50 +11,74 @@ import torch
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
-from ..kernels.cpu.decoder import LAYER, layer_record, run_layers
+from ..kernels.cpu.decoder import AFTER, BEFORE, run_layers
+from ..kernels.cpu.decoder_records import CALL
+from ..kernels.cpu.decoder_workspace import DecoderWorkspace
 from ..kernels.cpu.weights import padded
-from .attention_interface import binding_of
-from .fast_decoder_layer import FastDecoderLayer, LlamaShape
+from .attention_interface import Bindings, bindings_of
+from .fast_decoder_layer import FastDecoderLayer
+from .rotary_tables import RotaryTables
 
-_Tables = tuple[torch.Tensor, torch.Tensor]
 _Array = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
 class _Stack:
-    """Fast layers of one size, to be run in one call.
+    """Fast layers of one size and format, to be run in one call."""
 
-    Attributes:
-        records: `[L]` of `kernels.cpu.decoder.LAYER`.
-    """
-
-    shapes: list[LlamaShape]
-    records: npt.NDArray[np.void]
+    def __init__(self, layers: list[FastDecoderLayer]) -> None:
+        self._attention = [layer.shape.attention for layer in layers]
+        self._records = np.concatenate([layer.shape.record for layer in layers])
+        self._like = layers[0].shape.like
+        self._workspace: DecoderWorkspace = layers[0].workspace
+        self._bindings: Bindings | None = None
+        self._calls = np.zeros(len(layers), CALL)
+        self._forms: dict[Any, tuple[Any, npt.NDArray[np.bool_]]] = {}
 
     @classmethod
     def of(cls, layers: list[FastDecoderLayer]) -> _Stack | None:
-        """The stack, or None if the layers differ in size or format, or attention gives no whole steps of a product."""
-        shapes = [layer.shape for layer in layers]
-        first = shapes[0].sizes
-        width = first.num_heads * first.head_size
-        if len({(shape.sizes, shape.like.dtype) for shape in shapes}) > 1 or padded(width) != width:
-            return None
-        records = [layer_record((*shape.before, *shape.after, shape.uses_rotary)) for shape in shapes]
-        return cls(shapes, np.array(records, LAYER))
+        """The stack, or None if the layers differ, or attention gives no whole steps of a product."""
+        sizes = layers[0].shape.sizes
+        width = sizes.num_heads * sizes.head_size
+        kinds = {(layer.shape.sizes, layer.shape.like.dtype) for layer in layers}
+        return cls(layers) if len(kinds) == 1 and padded(width) == width else None
 
-    def run(self, hidden: _Array, tables: _Tables) -> _Array | None:
+    def run(self, hidden: _Array, rotary: tuple[_Array, _Array]) -> _Array | None:
         """Map `[T, H]` through all layers; None if a layer's attention is not native. Valid until the next call."""
-        calls = [binding_of(shape.attention).native_call() for shape in self.shapes]
-        if None in calls:
+        bindings = bindings_of(self._attention[0])
+        if bindings is not self._bindings and not self._bind(bindings):
             return None
-        first = self.shapes[0]
-        step = first.workspace.step(tables, len(hidden), first.sizes)
+        for partner, layers in self._forms.values():
+            self._calls["step"][layers] = partner.native_step()
+        space = self._workspace
+        space.begin(len(hidden), rotary)
+        rows = space.rows("hidden", *hidden.shape)
+        rows[:] = hidden
         run_layers(
-            self.records, np.array(calls, np.int64), first.like, hidden, step.even, step.odd, *step.rotary,
-            step.no_rotary[0], step.query, step.key, step.value, step.attended, *step.scratch, first.workspace.board,
-            first.sizes.intermediate_size, step.num_workers,
-        )  # fmt: skip
-        return step.even if len(calls) % 2 else step.odd
+            self._records.ctypes.data,
+            len(self._records),
+            self._calls.ctypes.data,
+            space.step,
+            self._like,
+            BEFORE,
+            AFTER,
+        )
+        return rows
+
+    def _bind(self, bindings: Bindings) -> bool:
+        """Take what stays the same while these bindings exist; False if a layer's attention is not native."""
+        partners = [bindings.partners.get(module) for module in self._attention]
+        natives: list[Any] = [getattr(partner, "native", None) for partner in partners]
+        if None in natives:
+            return False
+        self._bindings = bindings
+        self._calls["function"] = [native.function for native in natives]
+        self._calls["layer"] = [native.layer for native in natives]
+        forms = [(native.function, native.form) for native in natives]
+        self._forms = {
+            form: (partners[forms.index(form)], np.array([other == form for other in forms]))
+            for form in set(forms)
+        }
+        return True
 
 
 class FastDecoder(nn.Module):
@@ -85,22 +108,24 @@ class FastDecoder(nn.Module):
     ) -> BaseModelOutputWithPast:
         """Map token ids `[1, T]` to hidden states `[1, T, H]` after the final norm."""
         embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        tables = self.rotary_emb(embedded, position_ids)
-        hidden = self._run_layers(np.ascontiguousarray(embedded.numpy()[0]), tables)
-        return BaseModelOutputWithPast(last_hidden_state=self.norm(torch.from_numpy(hidden)[None]))
+        positions = np.arange(embedded.shape[1]) if position_ids is None else position_ids.numpy()[0]
+        hidden = self._run_layers(embedded, self._rotary_tables.rows(positions))
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden))
 
-    def _run_layers(self, hidden: _Array, tables: _Tables) -> _Array:
+    def _run_layers(self, hidden: torch.Tensor, rotary: tuple[_Array, _Array]) -> torch.Tensor:
         layers: Any = self.layers
         if self._stack is not None and not any(layer.is_watched for layer in layers):
-            out = self._stack.run(hidden, tables)
+            out = self._stack.run(hidden.numpy()[0], rotary)
             if out is not None:
-                return out
+                return torch.from_numpy(out)[None]
+        tables = tuple(torch.from_numpy(table)[None] for table in rotary)
         for layer in layers:
-            if layer.is_watched:
-                hidden = layer(torch.from_numpy(hidden)[None], position_embeddings=tables).numpy()[0]
-            else:
-                hidden = layer.run(hidden, tables)
+            hidden = layer(hidden, position_embeddings=tables)
         return hidden
+
+    @cached_property
+    def _rotary_tables(self) -> RotaryTables:
+        return RotaryTables(self.rotary_emb)
 
     @cached_property
     def _stack(self) -> _Stack | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -13,9 +14,10 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from ..api import NUM_DISCOVERY_TOKENS, AttentionShape
+from ..kernels.cpu.decoder_workspace import DecoderWorkspace
 from .attention_interface import Bindings
 from .attention_shape import plain_attention
-from .fast_decoder_layer import FastDecoderLayer, LlamaShape, Workspace
+from .fast_decoder_layer import FastDecoderLayer, LlamaShape
 from .fast_model import FastCausalLM, FastDecoder
 
 logger = logging.getLogger(__name__)
@@ -36,9 +38,6 @@ class _Plain:
     ) -> torch.Tensor:
         return plain_attention(query, key, value, self.positions, self.shape)
 
-    def native_call(self) -> None:
-        return None
-
 
 def fuse_layers(
     module: nn.Module, attention: Mapping[nn.Module, AttentionShape], dummy_inputs: Mapping[str, Any]
@@ -55,23 +54,28 @@ def fuse_layers(
     Returns:
         The number of decoder layers replaced.
     """
-    workspace = Workspace()
     shapes = {
         layer: shape
         for layer in module.modules()
         if getattr(layer, "self_attn", None) in attention
         and not isinstance(layer, FastDecoderLayer)
-        and (shape := LlamaShape.of(layer, workspace)) is not None
+        and (shape := LlamaShape.of(layer)) is not None
     }
     if not shapes:
         return 0
+    spaces = {
+        sizes: DecoderWorkspace(sizes, count)
+        for sizes, count in Counter(s.sizes for s in shapes.values()).items()
+    }
     positions = torch.arange(NUM_DISCOVERY_TOKENS)
     inputs = {**dummy_inputs, "input_ids": positions[None], "position_ids": positions[None]}
     bindings = [(layer, _Plain(shape, positions)) for layer, shape in attention.items()]
     with torch.no_grad(), Bindings(bindings):
         calls = _record_calls(module, list(shapes), inputs)
         fused = [
-            layer for layer, (rows, rest) in calls.items() if _fuse_layer(layer, shapes[layer], rows, rest)
+            layer
+            for layer, (rows, rest) in calls.items()
+            if _fuse_layer(layer, shapes[layer], spaces[shapes[layer].sizes], rows, rest)
         ]
         for parent in [*module.modules()][::-1]:  # a decoder before the model that holds it
             for twin in (FastDecoder, FastCausalLM):
@@ -100,12 +104,14 @@ def _record_calls(
     return calls
 
 
-def _fuse_layer(layer: Any, shape: LlamaShape, size: torch.Size, rest: dict[str, Any]) -> bool:
-    layer.shape = shape
+def _fuse_layer(
+    layer: Any, shape: LlamaShape, space: DecoderWorkspace, size: torch.Size, rest: dict[str, Any]
+) -> bool:
+    layer.shape, layer.workspace = shape, space
     rows = torch.randn(size, generator=torch.Generator().manual_seed(0))
     replaced = _replace(layer, FastDecoderLayer, {"hidden_states": rows, **rest})
     if not replaced:
-        del layer.shape
+        del layer.shape, layer.workspace
     return replaced
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..api import AttentionLayer, AttentionShape, LayerInfo, ModelError, NativeCall, PluginError
+from ..api import AttentionLayer, AttentionShape, LayerInfo, ModelError, NativeAttention, PluginError
 from ..plugins import GROUPS
 from .attention_interface import ATTENTION_IMPLEMENTATION, Bindings
 from .discovery import discover_attention
@@ -173,9 +173,13 @@ class _BoundAttention:
         output: torch.Tensor = self.impl.forward(self.step.metadata, query, key, value)
         return output
 
-    def native_call(self) -> NativeCall | None:
-        native_call = getattr(self.impl, "native_call", None)
-        return None if native_call is None else native_call(self.step.metadata)
+    @property
+    def native(self) -> NativeAttention | None:
+        return getattr(self.impl, "native", None)
+
+    def native_step(self) -> int:
+        step: int = self.impl.native_step(self.step.metadata)  # type: ignore[attr-defined]
+        return step
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Decoder layers in two calls: the right numbers, and the same bits whatever stands beside a row and whoever works."""
+"""Decoder layers: the right numbers, and the same bits whatever stands beside a row and whoever works."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from outrider.kernels.cpu.decoder_layer import NUM_STAGES, after_attention, before_attention
-from outrider.kernels.cpu.linear import whole_steps
+from outrider.kernels.cpu.decoder import AFTER, BEFORE, run_layers
+from outrider.kernels.cpu.decoder_records import LAYER, layer_record
+from outrider.kernels.cpu.decoder_workspace import DecoderWorkspace
+from outrider.kernels.cpu.decoder_workspace import Sizes as LayerSizes
 from outrider.kernels.cpu.simd import LANES
 from outrider.kernels.cpu.weights import NOTHING, PackedWeight, padded
-from outrider.kernels.cpu.work import new_board
 
 Array = npt.NDArray[Any]
 
@@ -83,29 +84,45 @@ class Layer:
         self.hidden = (normal(MOST_ROWS, s.width) * decades).astype(np.float32)
         self.attended = normal(MOST_ROWS, s.heads * s.head)
 
+    def space(self, rows: Any, num_workers: int) -> tuple[DecoderWorkspace, int]:
+        """A workspace full of NaN for some rows, and how many they are."""
+        s, num_rows = self.sizes, len(self.hidden[rows])
+        sizes = LayerSizes(
+            num_heads=s.heads,
+            num_kv_heads=s.kv_heads,
+            head_size=s.head,
+            hidden_size=s.width,
+            intermediate_size=s.intermediate,
+        )
+        space = DecoderWorkspace(sizes, 1, num_workers)
+        space.begin(num_rows, (self.cos[rows], self.sin[rows]), num_workers)
+        for name in ("normed", "query", "key", "value", "middle", "gates", "ups"):
+            space._arrays[name][:] = np.nan
+        space.rows("hidden", num_rows, s.width)[:] = self.hidden[rows]
+        space.attended(num_rows)[:] = self.attended[rows]
+        return space, num_rows
+
+    def call(self, space: DecoderWorkspace, part: int) -> None:
+        arguments = (
+            *(self.norms[0], EPSILON, *arrays(self.q, self.k, self.v), *self.head_norms, EPSILON),
+            *(*arrays(self.o), self.norms[1], EPSILON, *arrays(self.gate, self.up, self.down), True),
+        )
+        record = np.array([layer_record(arguments)], LAYER)
+        run_layers(record.ctypes.data, 1, 0, space.step, self.q[0].values[:0, 0], part, part)
+
     def before(self, rows: Any = slice(None), num_workers: int = 1) -> list[Array]:
         """Queries, keys and values of some rows, each `[T, .]`."""
-        s, hidden = self.sizes, self.hidden[rows]
-        outs = [
-            np.full((len(hidden), n, s.head), np.nan, np.float32) for n in (s.heads, s.kv_heads, s.kv_heads)
-        ]
-        normed = np.full((len(hidden), padded(s.width)), np.nan, np.float32)
-        before_attention(
-            hidden, self.norms[0], EPSILON, *arrays(self.q, self.k, self.v), *self.head_norms, EPSILON,
-            self.cos[rows], self.sin[rows], normed, *outs, new_board(NUM_STAGES), num_workers,
-        )  # fmt: skip
-        return [out.reshape(len(out), -1) for out in outs]
+        s = self.sizes
+        space, num_rows = self.space(rows, num_workers)
+        self.call(space, BEFORE)
+        heads = {"query": s.heads, "key": s.kv_heads, "value": s.kv_heads}
+        return [space.rows(name, num_rows, n * s.head).copy() for name, n in heads.items()]
 
     def after(self, rows: Any = slice(None), num_workers: int = 1) -> Array:
         """Output of some rows, `[T, H]`."""
-        s, residual = self.sizes, self.hidden[rows]
-        shapes = [s.width, padded(s.width), padded(s.intermediate), padded(s.intermediate), s.width]
-        scratch = [np.full((len(residual), n), np.nan, np.float32) for n in shapes]
-        after_attention(
-            whole_steps(self.attended[rows]), residual, *arrays(self.o), self.norms[1], EPSILON,
-            *arrays(self.gate, self.up, self.down), *scratch, new_board(NUM_STAGES), num_workers,
-        )  # fmt: skip
-        return scratch[-1]
+        space, num_rows = self.space(rows, num_workers)
+        self.call(space, AFTER)
+        return space.rows("hidden", num_rows, self.sizes.width).copy()
 
     def run(self, rows: Any = slice(None), num_workers: int = 1) -> Array:
         """Everything that both calls give, side by side."""

@@ -99,7 +99,8 @@ def test_bits_do_not_depend_on_the_division_among_threads(
     results = []
     for num_workers in (1, 2, 3, 5, 8, 64):
         out = np.full((num_rows, num_columns), np.nan, np.float32)
-        linear_module._run(whole_steps(x), weight.values, weight.scales, bias, out, new_board(1), num_workers)
+        board = new_board(1, num_workers)
+        linear_module._run(whole_steps(x), weight.values, weight.scales, bias, out, board, num_workers)
         results.append(out)
     assert all((out == results[0]).all() for out in results)
     assert not np.isnan(results[0]).any()

@@ -42,9 +42,6 @@ class Attention:
         rows = [tensor[self.order] for tensor in (query, key, value)]
         return self.causal_attention(*rows, self.layer)[self.order.argsort()]
 
-    def native_call(self) -> None:
-        return None
-
 
 class Model:
     """A tiny model of random weights, packed; biases and norms are random too."""
@@ -140,7 +137,7 @@ def test_the_layers_inside_go_on_to_work_and_share_their_weights_with_the_fast_l
     model.fuse()
     after = [layer.self_attn.k_proj(x), layer.mlp.up_proj(x)]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    used = {array.ctypes.data for array in (*layer.shape.before, *layer.shape.after) if np.ndim(array) == 2}
+    used = {array.ctypes.data for array in layer.shape.arrays if np.ndim(array) == 2}
     assert used == {module.weight.data_ptr() for module in layer.modules() if isinstance(module, nn.Linear)}
 
 

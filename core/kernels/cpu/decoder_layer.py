@@ -1,52 +1,56 @@
-"""A decoder layer of the Llama shape in two parallel regions, one before attention and one after it.
+"""What one worker does of a decoder layer of the Llama shape, before and after its attention.
 
 Before: RMSNorm, the products that give queries, keys and values, normalisation of heads, rotary embedding. After:
-output product and residual, RMSNorm, gated MLP, residual. Between the products of a region the threads meet as `work`
-describes. Every row is computed as if it were alone.
+output product and residual, RMSNorm, gated MLP, residual. Between the stages the workers meet as `work` describes, and
+each asks for the first weights of its next product before it waits. Every row is computed as if it were alone.
+
+`layer` and `step` are a `LAYER` and a `STEP` of `decoder_records`, `like` is an array of the weights' type, and the
+stages of the layer are numbered from `stage` on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import prange
 
+from .decoder_records import floats, matrix, rows
 from .linear import TASKS_PER_WORKER, chunk_of_columns
 from .product import columns
 from .rows import gate_columns, normalize_head, normalize_row, rotate_head
-from .simd import inlined, kernel
+from .simd import inlined, spliced
+from .tile import fetch_rows
+from .weights import padded_size
 from .work import done, draw, wait
 
-NUM_STAGES = 4
-"""Stages of the longer region: what its board has to count."""
+NUM_STAGES = 6
+"""Of a layer: two before attention and four after it."""
 
-_ROWS = 16  # rows of a task that normalises
+_FETCH_BYTES = 8192  # over a stage's end: what memory gives in the time that waiting and a norm take
+_FETCH_BYTES_OVER_ATTENTION = 65536
 
 
-@inlined
-def _normalize(x: Any, weight: Any, epsilon: Any, out: Any, board: Any, stage: int) -> None:
+@spliced
+def _normalize(x: Any, weight: Any, epsilon: Any, out: Any, team: Any, stage: int) -> None:
     """One stage: the norm of every row."""
     square = np.empty((1, 1), np.float32)
-    num_rows = len(x)
-    first = draw(board, stage) * _ROWS
-    while first < num_rows:
-        for row in range(first, min(num_rows, first + _ROWS)):
+    chunk = -(-len(x) // team.num_workers)
+    task = draw(team, stage, 1)
+    while task >= 0:
+        for row in range(task * chunk, min(len(x), (task + 1) * chunk)):
             normalize_row(x, weight, epsilon, out, square, row)
-        done(board, stage)
-        first = draw(board, stage) * _ROWS
-    wait(board, stage, -(-num_rows // _ROWS))
+        done(team, stage)
+        task = draw(team, stage, 1)
+    wait(team, stage, 1)
 
 
 @inlined
 def _head(
-    x: Any, weight: Any, scales: Any, bias: Any, out: Any, head: int, size: int, norm: Any, epsilon: Any, cos: Any,
-    sin: Any,
-) -> None:  # fmt: skip
+    x: Any, weight: Any, out: Any, head: int, size: int, norm: Any, epsilon: Any, cos: Any, sin: Any
+) -> None:
     """The columns of one head of `weight`, written to `out [M, heads * D]`, normalised and rotated."""
     begin = head * size
-    columns(x, weight, scales, bias, out, begin, begin + size)
+    columns(x, weight.values, weight.scales, weight.bias, out, begin, begin + size)
     for row in range(len(x)):
         entries = out[row, begin : begin + size]
         if len(norm):
@@ -56,171 +60,119 @@ def _head(
 
 
 @inlined
-def _before(
-    hidden: Any, norm: Any, epsilon: Any, q: Any, q_scales: Any, q_bias: Any, k: Any, k_scales: Any, k_bias: Any,
-    v: Any, v_scales: Any, v_bias: Any, q_norm: Any, k_norm: Any, head_epsilon: Any, cos: Any, sin: Any, normed: Any,
-    query: Any, key: Any, value: Any, board: Any, num_workers: int,
-) -> None:  # fmt: skip
-    """What one worker does of `before_attention`."""
-    num_rows, num_heads, size = query.shape
-    num_kv_heads = key.shape[1]
-    queries = query.reshape(num_rows, num_heads * size)
-    keys = key.reshape(num_rows, num_kv_heads * size)
-    values = value.reshape(num_rows, num_kv_heads * size)
-    total = num_heads + 2 * num_kv_heads
-    chunk = -(-total // (num_workers * TASKS_PER_WORKER))
-    _normalize(hidden, norm, epsilon, normed, board, 0)
-    first = draw(board, 1) * chunk
-    while first < total:
-        for head in range(first, min(total, first + chunk)):
-            other = head - num_heads
-            if other < 0:
-                _head(normed, q, q_scales, q_bias, queries, head, size, q_norm, head_epsilon, cos, sin)
-            elif other < num_kv_heads:
-                _head(normed, k, k_scales, k_bias, keys, other, size, k_norm, head_epsilon, cos, sin)
-            else:
-                begin = (other - num_kv_heads) * size
-                columns(normed, v, v_scales, v_bias, values, begin, begin + size)
-        first = draw(board, 1) * chunk
-
-
-def _build_before(fingerprint: int) -> Callable[..., Any]:
-    def before_attention(
-        hidden: Any, norm: Any, epsilon: Any, q: Any, q_scales: Any, q_bias: Any, k: Any, k_scales: Any, k_bias: Any,
-        v: Any, v_scales: Any, v_bias: Any, q_norm: Any, k_norm: Any, head_epsilon: Any, cos: Any, sin: Any,
-        normed: Any, query: Any, key: Any, value: Any, board: Any, num_workers: int,
-    ) -> int:  # fmt: skip
-        """Compute queries, keys and values of `T` rows.
-
-        Args:
-            hidden: `[T, H]`.
-            norm: `[H]`, weight of the first RMSNorm; `epsilon` belongs to it.
-            q, k, v: `[heads * D, padded(H)]`, `[kv_heads * D, padded(H)]` twice; each with scales and bias as
-                `product.columns` takes them.
-            q_norm, k_norm: `[D]`, weights of the norms over heads, or `[0]`; `head_epsilon` belongs to them.
-            cos, sin: `[T, R]` of the rotary embedding; `R` is 0 for none.
-            normed: `[T, padded(H)]`, scratch.
-            query, key, value: `[T, heads, D]`, `[T, kv_heads, D]` twice: the result.
-            board: from `work.new_board`.
-        """
-        board[:] = 0
-        if num_workers == 1:
-            _before(
-                hidden, norm, epsilon, q, q_scales, q_bias, k, k_scales, k_bias, v, v_scales, v_bias, q_norm, k_norm,
-                head_epsilon, cos, sin, normed, query, key, value, board, num_workers,
-            )  # fmt: skip
-            return fingerprint
-        for _ in prange(num_workers):
-            _before(
-                hidden, norm, epsilon, q, q_scales, q_bias, k, k_scales, k_bias, v, v_scales, v_bias, q_norm, k_norm,
-                head_epsilon, cos, sin, normed, query, key, value, board, num_workers,
-            )  # fmt: skip
-        return fingerprint
-
-    return before_attention
-
-
-before_attention = kernel(_build_before)
+def _heads_per_task(step: Any) -> int:
+    return -(-(step.num_heads + 2 * step.num_kv_heads) // (step.num_workers * TASKS_PER_WORKER))
 
 
 @inlined
-def _add_product(
-    x: Any,
-    weight: Any,
-    scales: Any,
-    bias: Any,
-    residual: Any,
-    out: Any,
-    board: Any,
-    stage: int,
-    num_workers: int,
-) -> None:
-    """One stage: `out = residual + x @ weight.T + bias`; nobody is waited for."""
-    num_columns = len(weight)
-    chunk = chunk_of_columns(num_columns, num_workers)
-    first = draw(board, stage) * chunk
-    while first < num_columns:
-        last = min(num_columns, first + chunk)
-        columns(x, weight, scales, bias, out, first, last)
+def _fetch(weight: Any, team: Any, num_bytes: int) -> None:
+    """Ask for the first weights that this worker will need of a product."""
+    first = team.worker * TASKS_PER_WORKER * chunk_of_columns(len(weight), team.num_workers)
+    fetch_rows(weight, min(first, len(weight)), num_bytes)
+
+
+@inlined
+def fetch_layer(layer: Any, step: Any, like: Any, team: Any) -> None:
+    """Ask for the first weights that this worker will need of a layer."""
+    head = team.worker * TASKS_PER_WORKER * _heads_per_task(step)
+    depth = padded_size(step.hidden_size)
+    if head < step.num_heads:
+        q = matrix(layer.q, 0, 0, step.num_heads * step.head_size, depth, like)
+        fetch_rows(q.values, head * step.head_size, _FETCH_BYTES)
+
+
+@spliced
+def before_attention(layer: Any, step: Any, like: Any, team: Any, stage: int) -> None:
+    """From `hidden` to `query`, `key` and `value`."""
+    num_rows, size, num_heads, num_kv_heads = step.num_rows, step.head_size, step.num_heads, step.num_kv_heads
+    depth, num_queries, num_keys = padded_size(step.hidden_size), num_heads * size, num_kv_heads * size
+    x, norm = rows(step.hidden, num_rows, step.hidden_size), floats(layer.input_norm, step.hidden_size)
+    normed = rows(step.normed, num_rows, depth)
+    _normalize(x, norm, layer.input_epsilon, normed, team, stage)
+
+    q = matrix(layer.q, layer.q_scales, layer.q_bias, num_queries, depth, like)
+    k = matrix(layer.k, layer.k_scales, layer.k_bias, num_keys, depth, like)
+    v = matrix(layer.v, layer.v_scales, layer.v_bias, num_keys, depth, like)
+    query, key = rows(step.query, num_rows, num_queries), rows(step.key, num_rows, num_keys)
+    value = rows(step.value, num_rows, num_keys)
+    q_norm, k_norm, epsilon = floats(layer.q_norm, size), floats(layer.k_norm, size), layer.head_epsilon
+    rotary_size = step.rotary_size if layer.uses_rotary else 0
+    cos, sin = rows(step.cos, num_rows, rotary_size), rows(step.sin, num_rows, rotary_size)
+    chunk = _heads_per_task(step)
+    task = draw(team, stage + 1, TASKS_PER_WORKER)
+    while task >= 0:
+        for head in range(task * chunk, min(num_heads + 2 * num_kv_heads, (task + 1) * chunk)):
+            other = head - num_heads
+            if other < 0:
+                _head(normed, q, query, head, size, q_norm, epsilon, cos, sin)
+            elif other < num_kv_heads:
+                _head(normed, k, key, other, size, k_norm, epsilon, cos, sin)
+            else:
+                begin = (other - num_kv_heads) * size
+                columns(normed, v.values, v.scales, v.bias, value, begin, begin + size)
+        done(team, stage + 1)
+        task = draw(team, stage + 1, TASKS_PER_WORKER)
+    output = matrix(layer.output, 0, 0, step.hidden_size, padded_size(num_queries), like)
+    _fetch(output.values, team, _FETCH_BYTES_OVER_ATTENTION)
+    wait(team, stage + 1, TASKS_PER_WORKER)
+
+
+@spliced
+def _add_product(x: Any, weight: Any, residual: Any, out: Any, team: Any, stage: int) -> None:
+    """The tasks of one stage: `out = residual + x @ weight.T + bias`."""
+    num_columns = len(weight.values)
+    chunk = chunk_of_columns(num_columns, team.num_workers)
+    task = draw(team, stage, TASKS_PER_WORKER)
+    while task >= 0:
+        first, last = min(num_columns, task * chunk), min(num_columns, (task + 1) * chunk)
+        columns(x, weight.values, weight.scales, weight.bias, out, first, last)
         for row in range(len(x)):
             for n in range(first, last):
                 out[row, n] = residual[row, n] + out[row, n]
-        done(board, stage)
-        first = draw(board, stage) * chunk
+        done(team, stage)
+        task = draw(team, stage, TASKS_PER_WORKER)
 
 
-@inlined
-def _gated(
-    x: Any, gate: Any, gate_scales: Any, gate_bias: Any, up: Any, up_scales: Any, up_bias: Any, gates: Any, ups: Any,
-    board: Any, stage: int, num_workers: int,
-) -> None:  # fmt: skip
-    """One stage: `gates = silu(x @ gate.T) * (x @ up.T)`, zeros behind the last column of the products."""
-    num_columns, width = len(gate), gates.shape[1]
-    chunk = chunk_of_columns(width, num_workers)
-    first = draw(board, stage) * chunk
-    while first < width:
-        last, end = min(num_columns, first + chunk), min(width, first + chunk)
-        columns(x, gate, gate_scales, gate_bias, gates, first, last)
-        columns(x, up, up_scales, up_bias, ups, first, last)
+@spliced
+def _gated(x: Any, gate: Any, up: Any, gates: Any, ups: Any, team: Any, stage: int) -> None:
+    """The tasks of one stage: `gates = silu(x @ gate.T) * (x @ up.T)`, zeros behind the last column of the products."""
+    num_columns, width = len(gate.values), gates.shape[1]
+    chunk = chunk_of_columns(width, team.num_workers)
+    task = draw(team, stage, TASKS_PER_WORKER)
+    while task >= 0:
+        first, end = min(width, task * chunk), min(width, (task + 1) * chunk)
+        last = max(first, min(num_columns, end))
+        columns(x, gate.values, gate.scales, gate.bias, gates, first, last)
+        columns(x, up.values, up.scales, up.bias, ups, first, last)
         for row in range(len(x)):
             for n in range(last, end):
                 gates[row, n] = ups[row, n] = np.float32(0.0)
         gate_columns(gates, ups, first, end)
-        done(board, stage)
-        first = draw(board, stage) * chunk
-    wait(board, stage, -(-width // chunk))
+        done(team, stage)
+        task = draw(team, stage, TASKS_PER_WORKER)
 
 
-@inlined
-def _after(
-    attended: Any, residual: Any, output: Any, output_scales: Any, output_bias: Any, norm: Any, epsilon: Any,
-    gate: Any, gate_scales: Any, gate_bias: Any, up: Any, up_scales: Any, up_bias: Any, down: Any, down_scales: Any,
-    down_bias: Any, middle: Any, normed: Any, gates: Any, ups: Any, out: Any, board: Any, num_workers: int,
-) -> None:  # fmt: skip
-    """What one worker does of `after_attention`."""
-    _add_product(attended, output, output_scales, output_bias, residual, middle, board, 0, num_workers)
-    wait(board, 0, -(-len(output) // chunk_of_columns(len(output), num_workers)))
-    _normalize(middle, norm, epsilon, normed, board, 1)
-    _gated(normed, gate, gate_scales, gate_bias, up, up_scales, up_bias, gates, ups, board, 2, num_workers)
-    _add_product(gates, down, down_scales, down_bias, middle, out, board, 3, num_workers)
+@spliced
+def after_attention(layer: Any, following: Any, step: Any, like: Any, team: Any, stage: int) -> None:
+    """From `attended` and `hidden` to the layer's output, in `hidden`; `following` is the next layer, or this one."""
+    num_rows, hidden_size, intermediate_size = step.num_rows, step.hidden_size, step.intermediate_size
+    depth, width = padded_size(hidden_size), padded_size(intermediate_size)
+    num_attended = padded_size(step.num_heads * step.head_size)
+    hidden, middle = rows(step.hidden, num_rows, hidden_size), rows(step.middle, num_rows, hidden_size)
+    gates, ups = rows(step.gates, num_rows, width), rows(step.ups, num_rows, width)
+    attended, normed = rows(step.attended, num_rows, num_attended), rows(step.normed, num_rows, depth)
+    output = matrix(layer.output, layer.output_scales, layer.output_bias, hidden_size, num_attended, like)
+    gate = matrix(layer.gate, layer.gate_scales, layer.gate_bias, intermediate_size, depth, like)
+    up = matrix(layer.up, layer.up_scales, layer.up_bias, intermediate_size, depth, like)
+    down = matrix(layer.down, layer.down_scales, layer.down_bias, hidden_size, width, like)
 
-
-def _build_after(fingerprint: int) -> Callable[..., Any]:
-    def after_attention(
-        attended: Any, residual: Any, output: Any, output_scales: Any, output_bias: Any, norm: Any, epsilon: Any,
-        gate: Any, gate_scales: Any, gate_bias: Any, up: Any, up_scales: Any, up_bias: Any, down: Any,
-        down_scales: Any, down_bias: Any, middle: Any, normed: Any, gates: Any, ups: Any, out: Any, board: Any,
-        num_workers: int,
-    ) -> int:  # fmt: skip
-        """Turn attention's output for `T` rows into the layer's output.
-
-        Args:
-            attended: `[T, padded(heads * D)]`.
-            residual: `[T, H]`, what entered the layer.
-            output: `[H, padded(heads * D)]`; like `gate` and `up [I, padded(H)]` and `down [H, padded(I)]` with
-                scales and bias as `product.columns` takes them.
-            norm: `[H]`, weight of the second RMSNorm; `epsilon` belongs to it.
-            middle: `[T, H]`, scratch; `normed`: `[T, padded(H)]`; `gates`, `ups`: `[T, padded(I)]`.
-            out: `[T, H]`: the result.
-            board: from `work.new_board`.
-        """
-        board[:] = 0
-        if num_workers == 1:
-            _after(
-                attended, residual, output, output_scales, output_bias, norm, epsilon, gate, gate_scales, gate_bias,
-                up, up_scales, up_bias, down, down_scales, down_bias, middle, normed, gates, ups, out, board,
-                num_workers,
-            )  # fmt: skip
-            return fingerprint
-        for _ in prange(num_workers):
-            _after(
-                attended, residual, output, output_scales, output_bias, norm, epsilon, gate, gate_scales, gate_bias,
-                up, up_scales, up_bias, down, down_scales, down_bias, middle, normed, gates, ups, out, board,
-                num_workers,
-            )  # fmt: skip
-        return fingerprint
-
-    return after_attention
-
-
-after_attention = kernel(_build_after)
+    _add_product(attended, output, hidden, middle, team, stage)
+    _fetch(gate.values, team, _FETCH_BYTES)
+    wait(team, stage, TASKS_PER_WORKER)
+    _normalize(middle, floats(layer.output_norm, hidden_size), layer.output_epsilon, normed, team, stage + 1)
+    _gated(normed, gate, up, gates, ups, team, stage + 2)
+    _fetch(down.values, team, _FETCH_BYTES)
+    wait(team, stage + 2, TASKS_PER_WORKER)
+    _add_product(gates, down, middle, hidden, team, stage + 3)
+    fetch_layer(following, step, like, team)
+    wait(team, stage + 3, TASKS_PER_WORKER)

@@ -12,7 +12,7 @@ from numba import get_num_threads, prange
 from .product import columns
 from .simd import LANES, STEP, inlined, kernel
 from .weights import NOTHING, PackedWeight, padded
-from .work import draw, new_board
+from .work import Team, draw, new_board
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -38,13 +38,14 @@ def _build(fingerprint: int) -> Callable[..., Any]:
         if num_workers == 1:
             columns(x, weight, scales, bias, out, 0, num_columns)
             return fingerprint
-        board[:] = 0
         chunk = chunk_of_columns(num_columns, num_workers)
-        for _ in prange(num_workers):
-            first = draw(board, 0) * chunk
-            while first < num_columns:
-                columns(x, weight, scales, bias, out, first, min(num_columns, first + chunk))
-                first = draw(board, 0) * chunk
+        for worker in prange(num_workers):
+            team = Team(board, worker, num_workers)
+            task = draw(team, 0, TASKS_PER_WORKER)
+            while task >= 0:
+                first, last = min(num_columns, task * chunk), min(num_columns, (task + 1) * chunk)
+                columns(x, weight, scales, bias, out, first, last)
+                task = draw(team, 0, TASKS_PER_WORKER)
         return fingerprint
 
     return multiply_rows
@@ -76,14 +77,15 @@ def linear(x: Float32Array, weight: PackedWeight, bias: Float32Array | None = No
     if bias is not None and bias.shape != values.shape[:1]:
         raise ValueError(f"linear: bias {bias.shape} does not fit weight {(len(values), weight.depth)}")
     out = np.empty((len(x), len(values)), np.float32)
+    num_workers = workers_for(len(x) * values.size)
     _run(
         whole_steps(x),
         values,
         weight.scales,
         NOTHING if bias is None else np.ascontiguousarray(bias),
         out,
-        new_board(1),
-        workers_for(len(x) * values.size),
+        new_board(1, num_workers),
+        num_workers,
     )
     return out
 

@@ -30,6 +30,9 @@ _SIGNED_BYTES = ir.VectorType(ir.IntType(8), LANES)
 
 inlined = njit(error_model="numpy")
 """Decorates what a kernel is made of: compiled with its caller, without checks for division by zero."""
+spliced = njit(error_model="numpy", inline="always")
+"""The same for long functions with one or two callers: each level of calls that numba compiles and links by itself
+costs as much time again, a copy in the caller does not."""
 
 
 def _fingerprint() -> int:

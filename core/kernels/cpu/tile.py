@@ -26,6 +26,7 @@ from .simd import (
     columns_of,
     data_of,
     fma,
+    inlined,
     load_lanes,
     shuffled,
     store_lanes,
@@ -35,6 +36,7 @@ from .simd import (
 _WIDE = bool(llvm.get_host_cpu_features().get("avx512f", False))
 TILE_ROWS = 4 if _WIDE else 2
 TILE_COLUMNS = 4 if _WIDE else 2
+_CACHE_LINE = 64
 _PREFETCH_BYTES = (
     8192  # ahead of the weights that are used; of 4, 8, 12, 16 and 24 thousand the fastest, by a little
 )
@@ -78,7 +80,7 @@ def _make_tile(rows: int, columns: int, *, prefetch: bool) -> Any:
             for part in range(0, STEP, LANES):  # a cache line of a bfloat16 row
                 offset = builder.add(k, INDEX(part))
                 if prefetch and (part == 0 or signature.args[1].dtype == types.float32):
-                    _prefetch(builder, weight_rows, offset)
+                    _fetch_ahead(builder, weight_rows, offset)
                 weights = [load_lanes(builder, address, offset) for address in weight_rows]
                 for i, address in enumerate(x_rows):
                     activations = load_lanes(builder, address, offset)
@@ -118,14 +120,38 @@ def _make_tile(rows: int, columns: int, *, prefetch: bool) -> Any:
     return tile
 
 
-def _prefetch(builder: ir.IRBuilder, rows: list[Any], k: Any) -> None:
+def _fetch(builder: ir.IRBuilder, address: Any, nearness: int) -> None:
+    """Ask for a cache line. Nearness 0: for one use, past the larger caches; 2: into the second level."""
     flag = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [BYTES, flag, flag, flag])
     fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(fetch, [address, flag(0), flag(nearness), flag(1)])
+
+
+def _fetch_ahead(builder: ir.IRBuilder, rows: list[Any], k: Any) -> None:
+    # For one use: a step streams more weights than the caches hold, and would drive out all else that it needs. An
+    # address past the end of the array is no fault.
     for address in rows:
-        ahead = builder.gep(builder.bitcast(builder.gep(address, [k]), BYTES), [INDEX(_PREFETCH_BYTES)])
-        # To read, keep near, data. An address past the end of the array is no fault.
-        builder.call(fetch, [ahead, flag(0), flag(3), flag(1)])
+        here = builder.bitcast(builder.gep(address, [k]), BYTES)
+        _fetch(builder, builder.gep(here, [INDEX(_PREFETCH_BYTES)]), 0)
+
+
+@intrinsic
+def _fetch_line(typingctx: Any, weight: Any, offset: Any) -> Any:
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        data = builder.bitcast(data_of(context, builder, signature.args[0], args[0]), BYTES)
+        _fetch(builder, builder.gep(data, [args[1]]), 2)
+        return context.get_dummy_value()
+
+    return types.void(weight, types.intp), codegen
+
+
+@inlined
+def fetch_rows(weight: Any, first: int, num_bytes: int) -> None:
+    """Ask for `num_bytes` from row `first` on, and wait for nothing. Past the end of the array is no fault."""
+    begin = first * weight.shape[1] * weight.itemsize
+    for offset in range(begin, begin + num_bytes, _CACHE_LINE):
+        _fetch_line(weight, offset)
 
 
 first_tile = _make_tile(TILE_ROWS, TILE_COLUMNS, prefetch=True)

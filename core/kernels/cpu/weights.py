@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .simd import STEP
+from .simd import STEP, inlined
 
 WeightFormat = Literal["float32", "bfloat16", "int8"]
 
@@ -31,12 +31,20 @@ def padded(size: int) -> int:
     return -(-size // STEP) * STEP
 
 
-def empty_aligned(*shape: int) -> npt.NDArray[np.float32]:
-    """An undefined float32 array that begins at a cache line, so that no vector of it lies on two."""
-    num_bytes = 4 * math.prod(shape)
-    memory = np.empty(num_bytes + _CACHE_LINE, np.uint8)
+padded_size = inlined(padded)
+"""`padded`, for kernels."""
+
+
+def empty_aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """An undefined array that begins at a cache line, so that no vector of it lies on two."""
+    num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    return _aligned(np.empty(num_bytes + _CACHE_LINE, np.uint8), num_bytes).view(dtype).reshape(shape)
+
+
+def _aligned(memory: npt.NDArray[np.uint8], num_bytes: int) -> npt.NDArray[np.uint8]:
+    """The first `num_bytes` of `memory` that begin at a cache line."""
     begin = -memory.ctypes.data % _CACHE_LINE
-    return memory[begin : begin + num_bytes].view(np.float32).reshape(shape)
+    return memory[begin : begin + num_bytes]
 
 
 class WeightMemory:
@@ -54,11 +62,9 @@ class WeightMemory:
         num_bytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
         if len(self._block) < num_bytes + _CACHE_LINE:
             self._block = np.empty(max(num_bytes + _CACHE_LINE, _BLOCK_BYTES), np.uint8)
-        begin = -self._block.ctypes.data % _CACHE_LINE
-        end = begin + num_bytes
-        array = self._block[begin:end].view(dtype).reshape(shape)
-        self._block = self._block[end:]
-        return array
+        array = _aligned(self._block, num_bytes)
+        self._block = self._block[array.ctypes.data - self._block.ctypes.data + num_bytes :]
+        return array.view(dtype).reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)

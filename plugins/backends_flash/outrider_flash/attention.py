@@ -1,28 +1,30 @@
-"""The one compiled function of this backend: write the rows' keys and values, then attend."""
+"""Attention of one call, shared by the threads that meet in it: write the rows' keys and values, then attend."""
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import config, get_num_threads, njit, prange
+from numba import carray, get_num_threads, njit, prange
 
-from . import simd
+from outrider.api import NATIVE_COUNTERS
+
 from .entries import write_entry
-from .records import CALL, FLOAT32, ITEM, LAYER, padded
+from .fingerprint import source_fingerprint
+from .memory import array, pointer, record
+from .records import ITEM, LAYER, STEP, Call
 from .simd import compiled
+from .stages import draw, finish_task, wait_for
 from .tile import attend_item, merge_item
 
-# Rows below which writing the cache is not worth waking other threads.
-_SERIAL_ROWS = 256
+# Rows below which writing the cache is not worth sharing, and rows of a share.
+_SERIAL_ROWS, _ROWS_PER_SHARE = 256, 64
+_WRITE, _ATTEND, _MERGE = 0, 1, 2  # stages
 
 
 @compiled
 def write_rows(layer: Any, call: Any, slots: Any, first: int, last: int, scratch: int) -> None:
     """Write the keys and values of rows `[first, last)` at their slots."""
-    item = 4 if layer.cache_type == FLOAT32 else 2
     for row in range(first, last):
         block, offset = slots[row] // layer.block_size, slots[row] % layer.block_size
         key = layer.key_cache + block * layer.key_block + offset * layer.key_token
@@ -30,73 +32,82 @@ def write_rows(layer: Any, call: Any, slots: Any, first: int, last: int, scratch
         for head in range(layer.num_kv_heads):
             source = call.key + row * call.key_row + head * call.key_head
             write_entry(source, layer.key_size, key, layer.cache_type, scratch)
-            key += padded(layer.key_size) * item
+            key += layer.key_head
             source = call.value + row * call.value_row + head * call.value_head
             write_entry(source, layer.value_size, value, layer.cache_type, scratch)
-            value += padded(layer.value_size) * item
+            value += layer.value_head
 
 
 @compiled
-def take_items(
-    layer: Any, call: Any, positions: Any, block_table: Any, items: Any, ticket: int, scratch: int
-) -> None:
-    """Do items until none is left; other threads draw from the same counter at `ticket`."""
+def attend_together(layer_at: int, step_at: int, call: Any, counters: int, worker: int) -> None:
+    """Write keys and values of all rows, then compute all rows, with whoever else calls this with the same arguments.
+
+    Args:
+        layer_at, step_at: addresses of a `LAYER` and a `STEP`.
+        call: a `Call`.
+        counters: address of `NATIVE_COUNTERS` int64, zero before the first thread comes.
+        worker: number of the thread; it owns that row of the scratch memory.
+    """
+    layer, step = record(layer_at, LAYER), record(step_at, STEP)
+    scratch = step.scratch + 4 * worker * step.scratch_size
+    num_rows = step.num_rows
+
+    share = num_rows if num_rows < _SERIAL_ROWS else _ROWS_PER_SHARE
+    num_shares = (num_rows + share - 1) // share if num_rows else 0
+    slots = array(step.slots, num_rows, np.int64)
     while True:
-        index = simd.fetch_and_add(ticket, 1)
-        if index >= items.shape[0]:
-            return
-        attend_item(layer, call, positions, block_table, items[index], scratch)
+        index = draw(counters, _WRITE)
+        if index >= num_shares:
+            break
+        write_rows(layer, call, slots, index * share, min((index + 1) * share, num_rows), scratch)
+        finish_task(counters, _WRITE)
+    wait_for(counters, _WRITE, num_shares)
+
+    positions, items = array(step.positions, num_rows, np.int64), array(step.items, step.num_items, ITEM)
+    block_table = carray(pointer(step.block_table), (step.num_requests, step.max_blocks), np.int32)
+    while True:
+        index = draw(counters, _ATTEND)
+        if index >= step.num_items:
+            break
+        attend_item(layer, call, positions, block_table, items[index], step.partials, scratch)
+        finish_task(counters, _ATTEND)
+    wait_for(counters, _ATTEND, step.num_items)
+
+    if step.num_merges:
+        merges = array(step.merges, step.num_merges, ITEM)
+        while True:
+            index = draw(counters, _MERGE)
+            if index >= step.num_merges:
+                break
+            merge_item(layer, call, merges[index], step.partials, scratch)
+            finish_task(counters, _MERGE)
+        wait_for(counters, _MERGE, step.num_merges)
 
 
-def source_fingerprint() -> int:
-    """A digest of the sources of this package."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return int.from_bytes(digest.digest()[:4])
+@compiled
+def _call_of(places: Any) -> Any:
+    return Call(
+        places[0], places[1], places[2], places[3], places[4], places[5], places[6], places[7], places[8], places[9]
+    )  # fmt: skip
 
 
 def _compile(fingerprint: int) -> Any:
-    # numba's cache on disk notices changes of this file only, but the machine code contains that of the files it
-    # imports: a captured number is part of the cache key.
     @njit(cache=True, parallel=True, error_model="numpy")
-    def attend(
-        layers: Any, calls: Any, positions: Any, slots: Any, block_table: Any, items: Any, merges: Any,
-        scratch: Any, ticket: Any, num_workers: int, output: Any,
-    ) -> int:  # fmt: skip
-        """Write keys and values of all rows, then compute all rows.
+    def attend(layer: int, step: int, places: Any, counters: Any, num_workers: int) -> int:
+        """`attend_together` with `num_workers` threads.
 
         Args:
-            layers, calls: `[1]` of `LAYER` and `CALL`.
-            positions, slots: `[T]` int64.
-            block_table: `[B, max_blocks]` int32.
-            items, merges: of `ITEM`, from `make_plan`.
-            scratch: `[threads, scratch_size]` float32; a worker owns a row.
-            ticket: `[1]` int64.
-            output: `[T, num_heads, value_size]` float32; its address is put into `calls`.
+            layer, step: addresses of a `LAYER` and a `STEP`.
+            places: `[10]` int64, the fields of a `Call`.
+            counters: `[NATIVE_COUNTERS]` int64.
         """
-        num_rows = slots.shape[0]
-        ticket[0] = 0
-        calls[0].output = output.ctypes.data
-        if num_workers == 1:
-            write_rows(layers[0], calls[0], slots, 0, num_rows, scratch.ctypes.data)
-            take_items(
-                layers[0], calls[0], positions, block_table, items, ticket.ctypes.data, scratch.ctypes.data
-            )
+        for i in range(counters.size):
+            counters[i] = 0
+        if num_workers == 1:  # nobody to wake
+            attend_together(layer, step, _call_of(places), counters.ctypes.data, 0)
             return fingerprint
-
-        writers = num_workers if num_rows >= _SERIAL_ROWS else 1
-        if writers == 1:
-            write_rows(layers[0], calls[0], slots, 0, num_rows, scratch.ctypes.data)
-        else:
-            for worker in prange(writers):
-                first, last = num_rows * worker // writers, num_rows * (worker + 1) // writers
-                write_rows(layers[0], calls[0], slots, first, last, scratch[worker].ctypes.data)
         for worker in prange(num_workers):
-            own = scratch[worker].ctypes.data
-            take_items(layers[0], calls[0], positions, block_table, items, ticket.ctypes.data, own)
-        for merge in range(merges.shape[0]):
-            merge_item(layers[0], calls[0], merges[merge], scratch.ctypes.data)
+            attend_together(layer, step, _call_of(places), counters.ctypes.data, worker)
         return fingerprint
 
     return attend
@@ -108,21 +119,10 @@ attend = _compile(source_fingerprint())
 def warm_up() -> None:
     """Compile `attend`, or load it from numba's cache, and start its threads. Afterwards it never compiles again.
 
-    One version serves every layer: types and sizes are data to it. Arrays of other types than here raise a TypeError.
+    One version serves every layer: types and sizes are data to it. Arguments of other types raise a TypeError.
     """
     if not attend.signatures:
-        items = np.zeros(0, ITEM)
-        attend(
-            np.zeros(1, LAYER),
-            np.zeros(1, CALL),
-            np.zeros(0, np.int64),
-            np.zeros(0, np.int64),
-            np.zeros((0, 0), np.int32),
-            items,
-            items,
-            np.zeros((config.NUMBA_NUM_THREADS, 0), np.float32),
-            np.zeros(1, np.int64),
-            get_num_threads(),
-            np.zeros((0, 0, 0), np.float32),
-        )
+        layer, step = np.zeros(1, LAYER), np.zeros(1, STEP)
+        counters = np.zeros(NATIVE_COUNTERS, np.int64)
+        attend(layer.ctypes.data, step.ctypes.data, np.zeros(10, np.int64), counters, get_num_threads())
         attend.disable_compile()

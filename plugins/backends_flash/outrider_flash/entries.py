@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import simd
-from .records import BFLOAT16, FLOAT32, padded
+from .records import AHEAD, BFLOAT16, FLOAT32
 from .simd import compiled
 
 
@@ -69,16 +69,23 @@ def find_entries(
 
 
 @compiled
+def fill_pointers(pointers: int, number: int, address: int) -> None:
+    """Store an address `number` times."""
+    for i in range(number):
+        simd.store_address(pointers + 8 * i, address)
+
+
+@compiled
 def find_keys(layer: Any, blocks: Any, head: int, begin: int, end: int, pointers: int) -> None:
     """Store at `pointers` the addresses of the keys of positions `[begin, end)`."""
-    base = layer.key_cache + head * padded(layer.key_size) * (4 if layer.cache_type == FLOAT32 else 2)
+    base = layer.key_cache + head * layer.key_head
     find_entries(blocks, layer.block_size, begin, end, base, layer.key_block, layer.key_token, pointers)
 
 
 @compiled
 def find_values(layer: Any, blocks: Any, head: int, begin: int, end: int, pointers: int) -> None:
     """Store at `pointers` the addresses of the values of positions `[begin, end)`."""
-    base = layer.value_cache + head * padded(layer.value_size) * (4 if layer.cache_type == FLOAT32 else 2)
+    base = layer.value_cache + head * layer.value_head
     find_entries(blocks, layer.block_size, begin, end, base, layer.value_block, layer.value_token, pointers)
 
 
@@ -90,11 +97,22 @@ def prefetch(pointers: int, offset: int) -> None:
 
 
 @compiled
-def stage_keys(cache_type: int, pointers: int, size: int, target: int, following: int) -> None:
+def prefetch_entries(cache_type: int, pointers: int, number: int, size: int) -> None:
+    """Ask for entries of `size` numbers."""
+    num_bytes = size * (4 if cache_type == FLOAT32 else 2)
+    for lane in range(number):
+        entry = simd.load_address(pointers + 8 * lane)
+        for i in range(0, num_bytes, 64):
+            simd.prefetch(entry + i)
+
+
+@compiled
+def stage_columns(cache_type: int, pointers: int, size: int, target: int) -> None:
     """Lay sixteen keys out as `[size, 16]` float32, so that scores need no sum across lanes.
 
-    Meanwhile ask for the sixteen entries at `following`, line by line: a processor drops requests in bulk.
+    Meanwhile ask for the entries `AHEAD`, line by line: a processor drops requests in bulk.
     """
+    following = pointers + 8 * AHEAD
     for i in range(0, size, simd.LANES):
         if cache_type == FLOAT32:
             prefetch(following, 4 * i)
@@ -108,21 +126,18 @@ def stage_keys(cache_type: int, pointers: int, size: int, target: int, following
 
 
 @compiled
-def stage_values(
-    cache_type: int, pointers: int, first: int, last: int, size: int, target: int, following: int
-) -> None:
-    """Lay values `[first, last)` of sixteen out as rows of `[16, size]` float32, and ask for those at `following`."""
+def stage_rows(cache_type: int, pointers: int, first: int, last: int, size: int, target: int) -> None:
+    """Lay entries `[first, last)` of sixteen, of sixteen bits a number, out as rows of `[16, size]` float32.
+
+    Meanwhile ask for the entries `AHEAD`.
+    """
     for lane in range(first, last):
-        source, ahead = simd.load_address(pointers + 8 * lane), simd.load_address(following + 8 * lane)
+        source = simd.load_address(pointers + 8 * lane)
+        following = simd.load_address(pointers + 8 * (lane + AHEAD))
         row = target + 4 * lane * size
         for i in range(0, size, simd.LANES):
-            if cache_type == FLOAT32:
-                simd.prefetch(ahead + 4 * i)
-                value = simd.load(source + 4 * i)
-            elif cache_type == BFLOAT16:
-                simd.prefetch(ahead + 2 * i)
-                value = simd.load_bfloat16(source + 2 * i)
+            simd.prefetch(following + 2 * i)
+            if cache_type == BFLOAT16:
+                simd.store(row + 4 * i, simd.load_bfloat16(source + 2 * i))
             else:
-                simd.prefetch(ahead + 2 * i)
-                value = simd.load_float16(source + 2 * i)
-            simd.store(row + 4 * i, value)
+                simd.store(row + 4 * i, simd.load_float16(source + 2 * i))

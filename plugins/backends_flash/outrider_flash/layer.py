@@ -9,23 +9,33 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from outrider.api import AttentionShape, NativeCall, PagedCacheSpec, PluginError, TensorSpec
+from outrider.api import (
+    NATIVE_COUNTERS,
+    AttentionShape,
+    NativeAttention,
+    PagedCacheSpec,
+    PluginError,
+    TensorSpec,
+)
 
-from .attention import attend, warm_up
-from .metadata import FlashMetadata, StepRecord
+from . import attention, plan
+from .metadata import FlashMetadata, Step
 from .native import native_address
-from .plan import rows_per_tile
-from .records import BFLOAT16, CALL, FLOAT16, FLOAT32, LAYER, STEP, padded, scratch_size, state_size
+from .records import BFLOAT16, FLOAT16, FLOAT32, LAYER, STEP, padded, scratch_size, state_size
 
 CACHE_TYPES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 
 
 class Workspace:
-    """Scratch of the compiled function. One per backend: its layers run one after another, never at the same time."""
+    """Memory of the compiled function. One per backend: its layers run one after another, never at the same time.
 
-    def __init__(self) -> None:
-        self.scratch: npt.NDArray[np.float32] = np.zeros((numba.config.NUMBA_NUM_THREADS, 0), np.float32)
-        self.ticket: npt.NDArray[np.int64] = np.zeros(1, np.int64)
+    Args:
+        num_threads: most threads that may meet in a call.
+    """
+
+    def __init__(self, num_threads: int = numba.config.NUMBA_NUM_THREADS) -> None:
+        self.scratch: npt.NDArray[np.float32] = np.zeros((num_threads, 0), np.float32)
+        self.counters: npt.NDArray[np.int64] = np.zeros(NATIVE_COUNTERS, np.int64)
         self._partials: npt.NDArray[np.float32] = np.zeros(0, np.float32)
 
     def reserve(self, num_floats: int) -> None:
@@ -44,25 +54,29 @@ class Workspace:
 class FlashLayer:
     """Attention of one layer over its paged cache.
 
-    The cache holds `[num_kv_heads, size]` per token, sizes rounded up to a multiple of 16 and filled up with zeros.
+    The cache holds `[num_kv_heads, size]` per token, sizes rounded up to a multiple of 16 and filled up with zeros. A
+    dense block is used as `[num_kv_heads, block_size, size]`.
     """
 
     def __init__(
         self, name: str, shape: AttentionShape, cache_dtype: torch.dtype, workspace: Workspace
     ) -> None:
-        warm_up()
+        attention.warm_up()
+        plan.warm_up()
         self._name = name
         self._shape = shape
         self._group = shape.num_heads // shape.num_kv_heads
         self._window = shape.sliding_window or 0
-        self._form = shape.num_heads, shape.num_kv_heads, shape.key_size, shape.value_size, self._window
         self._workspace = workspace
+        sizes = shape.num_heads, shape.num_kv_heads, shape.key_size, shape.value_size, self._window
+        # The workspace too: what a step says of one is not true of another.
+        self._form = workspace, *sizes
         # Kept here because the compiled function only knows its address.
         self._sinks = None if shape.sinks is None else shape.sinks.detach().to(torch.float32).contiguous()
         self._state_size = int(state_size(shape.value_size))
         self._layer: npt.NDArray[np.void] = np.zeros(1, LAYER)
         self._address = self._layer.ctypes.data
-        self._native = native_address()
+        self.native = NativeAttention(native_address(), self._address, self._form)
         key_shape, value_shape = (
             (shape.num_kv_heads, int(padded(n))) for n in (shape.key_size, shape.value_size)
         )
@@ -70,7 +84,7 @@ class FlashLayer:
             {"key": TensorSpec(key_shape, cache_dtype), "value": TensorSpec(value_shape, cache_dtype)}
         )
         workspace.reserve(
-            scratch_size(rows_per_tile(self._group) * self._group, shape.key_size, shape.value_size)
+            scratch_size(plan.rows_per_tile(self._group) * self._group, shape.key_size, shape.value_size)
         )
 
     def bind_cache(self, cache: Mapping[str, torch.Tensor]) -> None:
@@ -89,7 +103,6 @@ class FlashLayer:
                 )
         self._cache = dict(cache)
         key, value, shape = cache["key"], cache["value"], self._shape
-        size = key.element_size()
         self._layer[0] = (
             shape.num_heads,
             shape.num_kv_heads,
@@ -101,12 +114,8 @@ class FlashLayer:
             shape.softcap or 0.0,
             0 if self._sinks is None else self._sinks.data_ptr(),
             CACHE_TYPES[key.dtype],
-            key.data_ptr(),
-            key.stride(0) * size,
-            key.stride(1) * size,
-            value.data_ptr(),
-            value.stride(0) * size,
-            value.stride(1) * size,
+            *_places(key),
+            *_places(value),
         )
 
     def forward(
@@ -137,51 +146,59 @@ class FlashLayer:
                 f"do not fit {num_rows} rows of {shape.num_heads} heads over {shape.num_kv_heads}, "
                 f"sizes {shape.key_size} and {shape.value_size}"
             )
-        plan = metadata.plan(self._group, shape.num_kv_heads, self._window)
         dense = [_dense(rows) for rows in (query, key, value)]
-        partials = self._workspace.partials(plan.num_partials * self._state_size)
+        output: npt.NDArray[np.float32] = np.empty((num_rows, shape.num_heads, shape.value_size), np.float32)
         places = [
             place for rows in dense for place in (rows.data_ptr(), 4 * rows.stride(0), 4 * rows.stride(1))
         ]
-        output: npt.NDArray[np.float32] = np.empty((num_rows, shape.num_heads, shape.value_size), np.float32)
-        attend(
-            self._layer,
-            np.array([(*places, 0, partials.ctypes.data)], CALL),
-            metadata.positions,
-            metadata.slot_mapping,
-            metadata.block_table,
-            plan.items,
-            plan.merges,
-            self._workspace.scratch,
-            self._workspace.ticket,
-            plan.num_workers,
-            output,
+        step = self._step(metadata)
+        attention.attend(
+            self._address,
+            step.address,
+            np.array([*places, output.ctypes.data], np.int64),
+            self._workspace.counters,
+            step.num_workers,
         )
         result = torch.from_numpy(output)
         return result if query.dtype == torch.float32 else result.to(query.dtype)
 
-    def native_call(self, metadata: FlashMetadata) -> NativeCall:
-        """`forward` as a C function; all its numbers are float32."""
+    def native_step(self, metadata: FlashMetadata) -> int:
+        """The `step` of `native.function`, of all layers of this form."""
+        return self._step(metadata).address
+
+    def _step(self, metadata: FlashMetadata) -> Step:
         step = metadata.steps.get(self._form)
         if step is None:
             step = metadata.steps[self._form] = self._new_step(metadata)
-        return NativeCall(self._native, self._address, step.address)
+        return step
 
-    def _new_step(self, metadata: FlashMetadata) -> StepRecord:
-        plan = metadata.plan(self._group, self._shape.num_kv_heads, self._window)
-        space = self._workspace
-        partials = space.partials(plan.num_partials * self._state_size)
-        call = np.zeros(1, CALL)
-        counts = (
-            *(metadata.positions.size, *metadata.block_table.shape, len(plan.items), len(plan.merges)),
-            *(*space.scratch.shape, plan.num_workers),
+    def _new_step(self, metadata: FlashMetadata) -> Step:
+        work = plan.make_plan(
+            metadata.query_start_loc,
+            metadata.positions,
+            group=self._group,
+            num_kv_heads=self._shape.num_kv_heads,
+            window=self._window,
+            num_threads=numba.get_num_threads(),
         )
-        arrays = (
-            *(metadata.positions, metadata.slot_mapping, metadata.block_table, plan.items, plan.merges),
-            *(space.scratch, space.ticket, partials, call),
-        )
+        scratch = self._workspace.scratch
+        partials = self._workspace.partials(work.num_partials * self._state_size)
+        num_rows, table = metadata.positions.size, metadata.block_table
+        counts = num_rows, *table.shape, len(work.items), len(work.merges), scratch.shape[1]
+        arrays = metadata.positions, metadata.slot_mapping, table, work.items, work.merges, scratch, partials
         record = np.array([(*counts, *(array.ctypes.data for array in arrays))], STEP)
-        return StepRecord(record.ctypes.data, (record, *arrays))
+        return Step(record.ctypes.data, min(work.num_workers, len(scratch)), (record, *arrays))
+
+
+def _places(cache: torch.Tensor) -> tuple[int, int, int, int]:
+    """Address of a cache, and bytes from block to block, token to token, head to head.
+
+    Within a dense block the entries of a head lie side by side: memory is read quicker so. Nobody else looks inside.
+    """
+    block, token, head, _ = (stride * cache.element_size() for stride in cache.stride())
+    if cache[0].is_contiguous():
+        token, head = head, head * cache.shape[1]
+    return cache.data_ptr(), block, token, head
 
 
 def _dense(rows: torch.Tensor) -> torch.Tensor:

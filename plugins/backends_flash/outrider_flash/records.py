@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.extending import register_jitable
@@ -27,57 +27,45 @@ LAYER = np.dtype(
         ("softcap", np.float32),  # 0: none
         ("sinks", np.int64),  # address of [num_heads] float32; 0: none
         ("cache_type", np.int64),  # FLOAT32, BFLOAT16 or FLOAT16
-        ("key_cache", np.int64),  # addresses; strides of a block and of a token in bytes
+        ("key_cache", np.int64),  # addresses; strides of a block, of a token and of a head in bytes
         ("key_block", np.int64),
         ("key_token", np.int64),
+        ("key_head", np.int64),
         ("value_cache", np.int64),
         ("value_block", np.int64),
         ("value_token", np.int64),
+        ("value_head", np.int64),
     ]
 )
 """What the kernel knows of a layer once its cache is bound."""
 
 
-CALL = np.dtype(
-    [
-        ("query", np.int64),  # addresses of float32; strides of a row and of a head in bytes
-        ("query_row", np.int64),
-        ("query_head", np.int64),
-        ("key", np.int64),
-        ("key_row", np.int64),
-        ("key_head", np.int64),
-        ("value", np.int64),
-        ("value_row", np.int64),
-        ("value_head", np.int64),
-        ("output", np.int64),  # [num_rows, num_heads, value_size], contiguous
-        ("partials", np.int64),
-    ]
-)
-"""The activations of one call."""
+class Call(NamedTuple):
+    """The activations of one call: addresses of float32; strides of a row and of a head in bytes."""
+
+    query: int
+    query_row: int
+    query_head: int
+    key: int
+    key_row: int
+    key_head: int
+    value: int
+    value_row: int
+    value_head: int
+    output: int  # [num_rows, num_heads, value_size], contiguous
 
 
 STEP = np.dtype(
     [
         (name, np.int64)
         for name in (
-            *("num_rows", "num_requests", "max_blocks", "num_items", "num_merges"),
-            *("num_threads", "scratch_size", "num_workers"),
+            *("num_rows", "num_requests", "max_blocks", "num_items", "num_merges", "scratch_size"),
             # addresses
-            *(
-                "positions",
-                "slots",
-                "block_table",
-                "items",
-                "merges",
-                "scratch",
-                "ticket",
-                "partials",
-                "call",
-            ),
+            *("positions", "slots", "block_table", "items", "merges", "scratch", "partials"),
         )
     ]
 )
-"""What the layers of one form share in a step, for the native function."""
+"""What the layers of one form share in a step. `scratch` has `scratch_size` floats for each thread."""
 
 
 ITEM = np.dtype(
@@ -91,7 +79,7 @@ ITEM = np.dtype(
         (
             "partials",
             np.int64,
-        ),  # index of its first state in the buffer of partial states; -1: finishes its tile alone
+        ),  # index of its first state among the partial ones; -1: finishes its tile alone
     ]
 )
 """A piece of work for one thread: rows of a request, one key/value head, a range of partitions."""
@@ -110,16 +98,10 @@ def state_size(value_size: int) -> Any:
 
 
 @register_jitable
-def padded_queries(num_queries: int) -> Any:
-    """Queries are computed four at a time, except a single one."""
-    return 1 if num_queries == 1 else (num_queries + 3) // 4 * 4
-
-
-@register_jitable
 def scratch_size(num_queries: int, key_size: int, value_size: int) -> Any:
     """Floats that one thread needs for tiles of `num_queries`; `lay_out` in `tile` says what lies where."""
     keys, values = padded(key_size), padded(value_size)
     per_query = keys + PARTITION + 2 * state_size(value_size) + 4
     return (
-        padded_queries(num_queries) * per_query + LANES * (keys + values) + keys + 2 * (2 * PARTITION + AHEAD)
+        num_queries * per_query + LANES * max(keys, values) + keys + 2 * (2 * LANES + 2 * PARTITION + AHEAD)
     )

@@ -12,20 +12,22 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from . import simd
-from .entries import copy_in, find_keys, find_values, stage_keys, stage_values
-from .records import AHEAD, PARTITION, padded, padded_queries, state_size
-from .simd import compiled
-from .softmax import (
-    accumulate_four,
-    accumulate_one,
-    clear,
-    finish,
-    finish_scores,
-    merge,
-    score_four,
-    score_one,
-    softmax,
+from .entries import (
+    copy_in,
+    fill_pointers,
+    find_keys,
+    find_values,
+    prefetch_entries,
+    stage_columns,
+    stage_rows,
 )
+from .products import add_values, score_columns, score_rows
+from .records import AHEAD, FLOAT32, PARTITION, padded, state_size
+from .simd import compiled
+from .softmax import clear, finish, merge, softmax
+
+# With more queries than these it pays to transpose the keys.
+_FEW_QUERIES = 8
 
 
 class Tile(NamedTuple):
@@ -35,7 +37,7 @@ class Tile(NamedTuple):
     last_row: int
     head: int
     group: int
-    num_queries: int  # rows * group, rounded up by `padded_queries`
+    num_queries: int  # rows * group
     key_lanes: int  # padded sizes
     value_lanes: int
     state_bytes: int
@@ -44,9 +46,10 @@ class Tile(NamedTuple):
     weights: int  # [num_queries, PARTITION]: scores, then softmax weights
     states: int  # [num_queries, state_size]
     merged: int  # [num_queries, state_size]
-    staged_keys: int  # [key_lanes, 16]
-    staged_values: int  # [16, value_lanes]
+    staged: int  # [key_lanes, 16] or [16, key_lanes], and [16, value_lanes]
     zeros: int  # [key_lanes]
+    staged_keys: int  # [16] int64: addresses of the rows of `staged`
+    staged_values: int  # [16] int64
     pointers: int  # [2 * PARTITION + AHEAD] int64
 
 
@@ -54,19 +57,20 @@ class Tile(NamedTuple):
 def lay_out(layer: Any, first_row: int, last_row: int, head: int, scratch: int) -> Any:
     """Divide a thread's scratch of `scratch_size` floats."""
     group = layer.num_heads // layer.num_kv_heads
-    num_queries = padded_queries((last_row - first_row) * group)
+    num_queries = (last_row - first_row) * group
     key_lanes, value_lanes = padded(layer.key_size), padded(layer.value_size)
     state_bytes = 4 * state_size(layer.value_size)
     bounds = scratch + 4 * num_queries * key_lanes
     weights = bounds + 16 * num_queries
     states = weights + 4 * num_queries * PARTITION
     merged = states + num_queries * state_bytes
-    staged_keys = merged + num_queries * state_bytes
-    staged_values = staged_keys + 4 * simd.LANES * key_lanes
-    zeros = staged_values + 4 * simd.LANES * value_lanes
+    staged = merged + num_queries * state_bytes
+    zeros = staged + 4 * simd.LANES * max(key_lanes, value_lanes)
+    staged_keys = zeros + 4 * key_lanes
+    staged_values = staged_keys + 8 * simd.LANES
     return Tile(
         first_row, last_row, head, group, num_queries, key_lanes, value_lanes, state_bytes, scratch, bounds, weights,
-        states, merged, staged_keys, staged_values, zeros, zeros + 4 * key_lanes,
+        states, merged, staged, zeros, staged_keys, staged_values, staged_values + 8 * simd.LANES,
     )  # fmt: skip
 
 
@@ -83,13 +87,12 @@ def load_queries(layer: Any, call: Any, positions: Any, tile: Any) -> None:
             simd.store_address(tile.bounds + 16 * query, low)
             simd.store_address(tile.bounds + 16 * query + 8, high)
             query += 1
-    # The rest of the last four: results that nobody reads.
-    while query < tile.num_queries:
-        for i in range(0, tile.key_lanes, simd.LANES):
-            simd.store(tile.queries + 4 * (query * tile.key_lanes + i), simd.splat(0.0))
-        simd.store_address(tile.bounds + 16 * query, low)
-        simd.store_address(tile.bounds + 16 * query + 8, high)
-        query += 1
+    for lane in range(simd.LANES):
+        simd.store_address(tile.staged_keys + 8 * lane, tile.staged + 4 * lane * tile.key_lanes)
+        simd.store_address(tile.staged_values + 8 * lane, tile.staged + 4 * lane * tile.value_lanes)
+    # A slot that no query of the tile sees may hold anything, NaN included: it is never read, zeros stand in for it.
+    for i in range(0, tile.key_lanes, simd.LANES):
+        simd.store(tile.zeros + 4 * i, simd.splat(0.0))
 
 
 @compiled
@@ -101,84 +104,81 @@ def visible(tile: Any, query: int, origin: int, size: int) -> Any:
 
 
 @compiled
-def store_scores(layer: Any, tile: Any, query: int, scores: Any, start: int, target: int) -> None:
-    """Scale one query's scores for positions `start + [0, 16)`, hide what it does not see, and store them."""
-    low, high = visible(tile, query, start, simd.LANES)
-    simd.store(target + 4 * PARTITION * query, finish_scores(layer, scores, low, high))
-
-
-@compiled
-def score_keys(layer: Any, tile: Any, start: int, target: int) -> None:
-    """Score the sixteen staged keys, of positions `start + [0, 16)`, for every query."""
-    if tile.num_queries == 1:
-        scores = score_one(tile.queries, tile.staged_keys, tile.key_lanes)
-        store_scores(layer, tile, 0, scores, start, target)
-        return
+def score_keys(layer: Any, tile: Any, keys: int, target: int) -> None:
+    """Score the keys at sixteen addresses for every query."""
+    few = tile.num_queries <= _FEW_QUERIES
+    rows, ahead = keys, keys + 8 * AHEAD
+    if not few:
+        stage_columns(layer.cache_type, keys, tile.key_lanes, tile.staged)
+    elif layer.cache_type != FLOAT32:
+        stage_rows(layer.cache_type, keys, 0, simd.LANES, tile.key_lanes, tile.staged)
+        rows = ahead = tile.staged_keys
     for query in range(0, tile.num_queries, 4):
-        address = tile.queries + 4 * query * tile.key_lanes
-        scores0, scores1, scores2, scores3 = score_four(address, tile.staged_keys, tile.key_lanes)
-        store_scores(layer, tile, query, scores0, start, target)
-        store_scores(layer, tile, query + 1, scores1, start, target)
-        store_scores(layer, tile, query + 2, scores2, start, target)
-        store_scores(layer, tile, query + 3, scores3, start, target)
+        n, address = min(4, tile.num_queries - query), tile.queries + 4 * query * tile.key_lanes
+        scores = target + 4 * PARTITION * query
+        if few:
+            score_rows(n, address, tile.key_lanes, rows, ahead, scores)
+            ahead = rows
+        else:
+            score_columns(n, address, tile.key_lanes, tile.staged, scores)
 
 
 @compiled
-def add_values(tile: Any, start: int, weights: int, values: int, states: int) -> None:
-    """Accumulate sixteen values, of positions `start + [0, 16)`, for every query."""
+def use_values(layer: Any, tile: Any, values: int, start: int, weights: int, states: int) -> None:
+    """Accumulate the values at sixteen addresses, of positions `start + [0, 16)`, for every query."""
+    rows, ahead = values, values + 8 * AHEAD
+    if layer.cache_type != FLOAT32:
+        low, _ = visible(tile, 0, start, simd.LANES)
+        _, high = visible(tile, tile.num_queries - 1, start, simd.LANES)
+        stage_rows(layer.cache_type, values, low, high, tile.value_lanes, tile.staged)
+        rows = ahead = tile.staged_values
     query = 0
     while query < tile.num_queries:
         low, high = visible(tile, query, start, simd.LANES)
+        # Bounds grow from row to row: if the last of some sees the same of these keys, all do.
+        n = min(4, tile.num_queries - query)
+        last_low, last_high = visible(tile, query + n - 1, start, simd.LANES)
+        if low != last_low or high != last_high:
+            n = 1
         state, own = states + tile.state_bytes * query, weights + 4 * PARTITION * query
-        together = False
-        if query % 4 == 0 and query + 4 <= tile.num_queries:
-            # Bounds grow from row to row: if the last of the four sees the same of these keys, all four do.
-            last_low, last_high = visible(tile, query + 3, start, simd.LANES)
-            together = low == last_low and high == last_high
-        if together:
-            accumulate_four(state, own, values, low, high, tile.value_lanes, tile.state_bytes)
-            query += 4
-        else:
-            accumulate_one(state, own, values, low, high, tile.value_lanes)
-            query += 1
+        add_values(n, state, tile.state_bytes, own, rows, ahead, low, high, tile.value_lanes)
+        query += n
+        ahead = rows
 
 
 @compiled
-def attend_partition(layer: Any, blocks: Any, tile: Any, origin: int, stop: int, states: int) -> None:
+def attend_partition(
+    layer: Any, blocks: Any, tile: Any, origin: int, stop: int, is_first: bool, states: int
+) -> None:
     """Leave every query's softmax state over positions `origin + [0, PARTITION)` at `states`."""
     begin, _ = visible(tile, 0, origin, PARTITION)
     _, end = visible(tile, tile.num_queries - 1, origin, PARTITION)
     first, last = begin // simd.LANES * simd.LANES, (end + simd.LANES - 1) // simd.LANES * simd.LANES
 
-    # Pointers in the order of use: keys, values, first keys of the next partition. A slot outside [begin, end) may hold
-    # anything, NaN included: it is never read, zeros stand in for it.
-    for i in range(0, tile.key_lanes, simd.LANES):
-        simd.store(tile.zeros + 4 * i, simd.splat(0.0))
+    # Pointers in the order of use: keys, values, first keys of the next partition.
     keys = tile.pointers
     values = keys + 8 * (last - first)
     following = values + 8 * (last - first)
-    for i in range(2 * (last - first) + AHEAD):
-        simd.store_address(tile.pointers + 8 * i, tile.zeros)
+    for pointers in (keys, values):
+        fill_pointers(pointers, begin - first, tile.zeros)
+        fill_pointers(pointers + 8 * (end - first), last - end, tile.zeros)
     shift = 8 * (begin - first)
     find_keys(layer, blocks, tile.head, origin + begin, origin + end, keys + shift)
     find_values(layer, blocks, tile.head, origin + begin, origin + end, values + shift)
+    fill_pointers(following, AHEAD, tile.zeros)
     find_keys(layer, blocks, tile.head, origin + last, min(origin + last + AHEAD, stop), following)
 
+    if is_first:  # what no earlier partition has asked for
+        prefetch_entries(layer.cache_type, keys, min(AHEAD, last - first), tile.key_lanes)
     for start in range(first, last, simd.LANES):
-        stage_keys(layer.cache_type, keys, tile.key_lanes, tile.staged_keys, keys + 8 * AHEAD)
-        score_keys(layer, tile, origin + start, tile.weights + 4 * start)
-        keys += 8 * simd.LANES
+        score_keys(layer, tile, keys + 8 * (start - first), tile.weights + 4 * start)
     for query in range(tile.num_queries):
         low, high = visible(tile, query, origin, PARTITION)
         weights, state = tile.weights + 4 * PARTITION * query, states + tile.state_bytes * query
-        softmax(weights, low, high, state, tile.value_lanes)
+        softmax(layer, weights, low, high, state, tile.value_lanes)
     for start in range(first, last, simd.LANES):
-        low, high = max(begin - start, 0), min(end - start, simd.LANES)
-        stage_values(
-            layer.cache_type, values, low, high, tile.value_lanes, tile.staged_values, values + 8 * AHEAD
-        )
-        add_values(tile, origin + start, tile.weights + 4 * start, tile.staged_values, states)
-        values += 8 * simd.LANES
+        own = values + 8 * (start - first)
+        use_values(layer, tile, own, origin + start, tile.weights + 4 * start, states)
 
 
 @compiled
@@ -202,7 +202,9 @@ def finish_tile(layer: Any, call: Any, tile: Any) -> None:
 
 
 @compiled
-def attend_item(layer: Any, call: Any, positions: Any, block_table: Any, item: Any, scratch: int) -> None:
+def attend_item(
+    layer: Any, call: Any, positions: Any, block_table: Any, item: Any, partials: int, scratch: int
+) -> None:
     """Do one item of the plan: a tile against all its partitions, or some, whose states are then left to merge."""
     tile = lay_out(layer, item.first_row, item.last_row, item.head, scratch)
     load_queries(layer, call, positions, tile)
@@ -211,19 +213,22 @@ def attend_item(layer: Any, call: Any, positions: Any, block_table: Any, item: A
     for partition in range(item.first_partition, item.last_partition):
         if item.partials >= 0:
             index = item.partials + (partition - item.first_partition) * tile.num_queries
-            states = call.partials + index * tile.state_bytes
-        attend_partition(layer, block_table[item.request], tile, partition * PARTITION, stop, states)
+            states = partials + index * tile.state_bytes
+        is_first = partition == item.first_partition
+        attend_partition(
+            layer, block_table[item.request], tile, partition * PARTITION, stop, is_first, states
+        )
         if item.partials < 0:
-            merge_states(tile, states, partition == item.first_partition)
+            merge_states(tile, states, is_first)
     if item.partials < 0:
         finish_tile(layer, call, tile)
 
 
 @compiled
-def merge_item(layer: Any, call: Any, item: Any, scratch: int) -> None:
+def merge_item(layer: Any, call: Any, item: Any, partials: int, scratch: int) -> None:
     """Finish a tile whose partitions were spread over several items; `item` spans all of them."""
     tile = lay_out(layer, item.first_row, item.last_row, item.head, scratch)
     for partition in range(item.last_partition - item.first_partition):
         index = item.partials + partition * tile.num_queries
-        merge_states(tile, call.partials + index * tile.state_bytes, partition == 0)
+        merge_states(tile, partials + index * tile.state_bytes, partition == 0)
     finish_tile(layer, call, tile)

@@ -118,6 +118,19 @@ class Pages:
         blocks = self.block_table[request][positions // self.block_size].long()
         return blocks * self.block_size + positions % self.block_size
 
+    def stored(self, name: str, slots: torch.Tensor) -> torch.Tensor:
+        """`[slots, num_kv_heads, padded size]`, what the cache holds there."""
+        return self._by_head(name)[slots // self.block_size, :, slots % self.block_size]
+
+    def spoil(self, slots: torch.Tensor, number: float) -> None:
+        """Overwrite keys and values."""
+        for name in self.cache:
+            self._by_head(name)[slots // self.block_size, :, slots % self.block_size] = number
+
+    def _by_head(self, name: str) -> torch.Tensor:
+        cache = self.cache[name]
+        return cache.view(len(cache), cache.shape[2], cache.shape[1], cache.shape[3])
+
     def describe(self, spans: list[Span]) -> CommonAttentionMetadata:
         """The step that computes these spans, of different requests."""
         sizes = torch.tensor([last - first for _, first, last in spans])

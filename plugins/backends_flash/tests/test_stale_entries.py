@@ -22,8 +22,7 @@ def test_rows_behind_are_not_seen(kit: Any, last: int, rows: int) -> None:
     (clean,) = pages.forward(sequences, [span])
     assert bool(clean.isfinite().all())
     slots = pages.slots(0, torch.arange(last, LENGTH))
-    for cache in pages.cache.values():
-        cache.view(-1, *cache.shape[2:])[slots] = float("inf")
+    pages.spoil(slots, float("inf"))
     assert kit.same_bits(pages.forward(sequences, [span])[0], clean)
 
 
@@ -35,8 +34,7 @@ def test_entries_before_the_window_are_not_seen(kit: Any, window: int) -> None:
     (clean,) = pages.forward(sequences, [(0, 0, LENGTH)])
     for first in (200, 256, 270):
         slots = pages.slots(0, torch.arange(first - window + 1))
-        for cache in pages.cache.values():
-            cache.view(-1, *cache.shape[2:])[slots] = float("nan")
+        pages.spoil(slots, float("nan"))
         (output,) = pages.forward(sequences, [(0, first, LENGTH)])
         assert kit.same_bits(output, clean[first:])
 
@@ -67,5 +65,4 @@ def test_padding_of_odd_sizes_is_not_left_to_chance(kit: Any) -> None:
     assert bool(output.isfinite().all())
     slots = pages.slots(0, torch.arange(20))
     for name, size in (("key", 17), ("value", 33)):
-        cache = pages.cache[name].flatten(0, 1)
-        assert bool((cache[slots][:, :, size:] == 0).all())
+        assert bool((pages.stored(name, slots)[:, :, size:] == 0).all())
