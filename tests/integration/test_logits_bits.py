@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from outrider import LLM, SamplingParams
 from outrider.models.fast_model import FastDecoder
@@ -74,7 +75,25 @@ def test_a_position_has_one_logits_row(
     }
 
 
-def test_a_layer_that_is_watched_gives_the_same_bits(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def mixed_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Layers whose attention differs: in one call each needs a step of its own form."""
+    folder = tmp_path_factory.mktemp("mixed") / "model"
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=128, use_sliding_window=True, sliding_window=5,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+    )  # fmt: skip
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("name", ["model", "mixed_model"])
+def test_a_layer_that_is_watched_gives_the_same_bits(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: str = request.getfixturevalue(name)
     recorder = Recorder(monkeypatch)
     params = SamplingParams(temperature=0.0, max_tokens=14)
     with LLM(model, block_size=4, enable_prefix_caching=False) as llm:
