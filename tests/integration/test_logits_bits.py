@@ -82,7 +82,7 @@ def mixed_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=16, max_position_embeddings=128, use_sliding_window=True, sliding_window=5,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=512, use_sliding_window=True, sliding_window=5,
         layer_types=["sliding_attention", "full_attention"] * 2,
     )  # fmt: skip
     Qwen3ForCausalLM(config).save_pretrained(folder)
@@ -96,6 +96,7 @@ def test_a_layer_that_is_watched_gives_the_same_bits(
     model: str = request.getfixturevalue(name)
     recorder = Recorder(monkeypatch)
     params = SamplingParams(temperature=0.0, max_tokens=14)
+    prompts = [*PROMPTS, list(range(60)) * 5]
     with LLM(model, block_size=4, enable_prefix_caching=False) as llm:
         layers = llm._engine.loaded.model.get_submodule("model.layers")
         assert type(llm._engine.loaded.model.get_submodule("model")).__mro__[1] is FastDecoder
@@ -103,7 +104,7 @@ def test_a_layer_that_is_watched_gives_the_same_bits(
         for watched in (False, True):
             if watched:  # the layers then run one after another instead of in one call
                 layers[1].register_forward_hook(lambda _module, _args, output: seen.append(output.shape))
-            llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], params, use_tqdm=False)
+            llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
     assert seen
     assert len(recorder.rows) >= 14 * len(PROMPTS)
     assert all(len(rows) == 1 for rows in recorder.rows.values())
