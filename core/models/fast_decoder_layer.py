@@ -139,10 +139,10 @@ class FastDecoderLayer(nn.Module):
         run_layers(*layer, AFTER, AFTER)
         return torch.from_numpy(hidden.copy())[None]
 
-    @property
-    def is_watched(self) -> bool:
-        """Whether a hook wants to see what enters or leaves this layer."""
-        return bool(self._forward_hooks or self._forward_pre_hooks)
+
+def hooks_of(module: nn.Module) -> list[dict[int, Any]]:
+    """The hooks that see what enters and leaves `module`, as they are at any time."""
+    return [module._forward_pre_hooks, module._forward_hooks]
 
 
 def _arrays(layer: PackedLinear) -> tuple[Any, _Array, _Array]:

@@ -16,7 +16,7 @@ from ..kernels.cpu.decoder_records import CALL
 from ..kernels.cpu.decoder_workspace import DecoderWorkspace
 from ..kernels.cpu.weights import padded
 from .attention_interface import Bindings, bindings_of
-from .fast_decoder_layer import FastDecoderLayer
+from .fast_decoder_layer import FastDecoderLayer, hooks_of
 from .rotary_tables import RotaryTables
 
 _Array = npt.NDArray[np.float32]
@@ -30,6 +30,7 @@ class _Stack:
         self._records = np.concatenate([layer.shape.record for layer in layers])
         self._like = layers[0].shape.like
         self._workspace: DecoderWorkspace = layers[0].workspace
+        self._hooks = [hooks for layer in layers for hooks in hooks_of(layer)]
         self._bindings: Bindings | None = None
         self._calls = np.zeros(len(layers), CALL)
         self._forms: dict[Any, tuple[Any, npt.NDArray[np.bool_]]] = {}
@@ -43,7 +44,13 @@ class _Stack:
         return cls(layers) if len(kinds) == 1 and padded(width) == width else None
 
     def run(self, hidden: _Array, rotary: tuple[_Array, _Array]) -> _Array | None:
-        """Map `[T, H]` through all layers; None if a layer's attention is not native. Valid until the next call."""
+        """Map `[T, H]` through all layers, valid until the next call.
+
+        Returns:
+            None if a layer's attention is not native, or a hook wants to see what enters or leaves a layer.
+        """
+        if any(self._hooks):
+            return None
         bindings = bindings_of(self._attention[0])
         if bindings is not self._bindings and not self._bind(bindings):
             return None
@@ -107,19 +114,30 @@ class FastDecoder(nn.Module):
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """Map token ids `[1, T]` to hidden states `[1, T, H]` after the final norm."""
+        return BaseModelOutputWithPast(
+            last_hidden_state=self.hidden_states(input_ids, position_ids, inputs_embeds)
+        )
+
+    def hidden_states(
+        self,
+        input_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """What `forward` wraps."""
         embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         positions = np.arange(embedded.shape[1]) if position_ids is None else position_ids.numpy()[0]
         hidden = self._run_layers(embedded, self._rotary_tables.rows(positions))
-        return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden))
+        normed: torch.Tensor = self.norm(hidden)
+        return normed
 
     def _run_layers(self, hidden: torch.Tensor, rotary: tuple[_Array, _Array]) -> torch.Tensor:
-        layers: Any = self.layers
-        if self._stack is not None and not any(layer.is_watched for layer in layers):
-            out = self._stack.run(hidden.numpy()[0], rotary)
-            if out is not None:
-                return torch.from_numpy(out)[None]
+        out = None if self._stack is None else self._stack.run(hidden.numpy()[0], rotary)
+        if out is not None:
+            return torch.from_numpy(out)[None]
         tables = tuple(torch.from_numpy(table)[None] for table in rotary)
-        for layer in layers:
+        for layer in self.layers:
             hidden = layer(hidden, position_embeddings=tables)
         return hidden
 
@@ -150,7 +168,8 @@ class FastCausalLM(nn.Module):
         Args:
             logits_to_keep: the last rows, that many (0: all), or the indices of `R` rows.
         """
-        hidden = self.model(**inputs).last_hidden_state
+        model: Any = self.model
+        hidden = model(**inputs).last_hidden_state if any(hooks_of(model)) else model.hidden_states(**inputs)
         if isinstance(logits_to_keep, torch.Tensor):
             hidden = hidden[:, logits_to_keep]
         elif logits_to_keep:

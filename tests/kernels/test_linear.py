@@ -14,7 +14,6 @@ from outrider.kernels.cpu.linear import linear as packed_linear
 from outrider.kernels.cpu.linear import whole_steps
 from outrider.kernels.cpu.simd import LANES
 from outrider.kernels.cpu.weights import PackedWeight
-from outrider.kernels.cpu.work import new_board
 
 Array = npt.NDArray[np.float32]
 
@@ -99,8 +98,7 @@ def test_bits_do_not_depend_on_the_division_among_threads(
     results = []
     for num_workers in (1, 2, 3, 5, 8, 64):
         out = np.full((num_rows, num_columns), np.nan, np.float32)
-        board = new_board(1, num_workers)
-        linear_module._run(whole_steps(x), weight.values, weight.scales, bias, out, board, num_workers)
+        linear_module._run(whole_steps(x), weight.values, weight.scales, bias, out, num_workers)
         results.append(out)
     assert all((out == results[0]).all() for out in results)
     assert not np.isnan(results[0]).any()

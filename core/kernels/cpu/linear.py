@@ -12,7 +12,7 @@ from numba import get_num_threads, prange
 from .product import columns
 from .simd import LANES, STEP, inlined, kernel
 from .weights import NOTHING, PackedWeight, padded
-from .work import Team, draw, new_board
+from .work import LINE, Team, draw, lines_of
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -31,13 +31,12 @@ def chunk_of_columns(num_columns: int, num_workers: int) -> int:
 
 
 def _build(fingerprint: int) -> Callable[..., Any]:
-    def multiply_rows(
-        x: Any, weight: Any, scales: Any, bias: Any, out: Any, board: Any, num_workers: int
-    ) -> int:
+    def multiply_rows(x: Any, weight: Any, scales: Any, bias: Any, out: Any, num_workers: int) -> int:
         num_columns = len(weight)
         if num_workers == 1:
             columns(x, weight, scales, bias, out, 0, num_columns)
             return fingerprint
+        board = np.zeros((1, lines_of(num_workers), LINE), np.int64)
         chunk = chunk_of_columns(num_columns, num_workers)
         for worker in prange(num_workers):
             team = Team(board, worker, num_workers)
@@ -78,15 +77,8 @@ def linear(x: Float32Array, weight: PackedWeight, bias: Float32Array | None = No
         raise ValueError(f"linear: bias {bias.shape} does not fit weight {(len(values), weight.depth)}")
     out = np.empty((len(x), len(values)), np.float32)
     num_workers = workers_for(len(x) * values.size)
-    _run(
-        whole_steps(x),
-        values,
-        weight.scales,
-        NOTHING if bias is None else np.ascontiguousarray(bias),
-        out,
-        new_board(1, num_workers),
-        num_workers,
-    )
+    added = NOTHING if bias is None else np.ascontiguousarray(bias)
+    _run(whole_steps(x), values, weight.scales, added, out, num_workers)
     return out
 
 

@@ -10,19 +10,28 @@ import numpy.typing as npt
 from numba import get_num_threads, prange
 
 from .rows import normalize_row
-from .simd import kernel
+from .simd import inlined, kernel
 from .weights import padded
 
 _PARALLEL_FROM = 64 * 1024  # numbers that are worth waking the other threads for
 
 
+@inlined
+def _normalize(x: Any, weight: Any, epsilon: Any, out: Any, first: int, last: int) -> None:
+    square = np.empty((1, 1), np.float32)
+    for row in range(first, last):
+        normalize_row(x, weight, epsilon, out, square, row)
+
+
 def _build(fingerprint: int) -> Callable[..., Any]:
     def normalize_rows(x: Any, weight: Any, epsilon: Any, out: Any, num_workers: int) -> int:
         num_rows = len(x)
+        if num_workers == 1:  # nobody to wake
+            _normalize(x, weight, epsilon, out, 0, num_rows)
+            return fingerprint
         for worker in prange(num_workers):
-            square = np.empty((1, 1), np.float32)
-            for row in range(num_rows * worker // num_workers, num_rows * (worker + 1) // num_workers):
-                normalize_row(x, weight, epsilon, out, square, row)
+            first, last = num_rows * worker // num_workers, num_rows * (worker + 1) // num_workers
+            _normalize(x, weight, epsilon, out, first, last)
         return fingerprint
 
     return normalize_rows
