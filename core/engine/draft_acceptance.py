@@ -140,9 +140,13 @@ class Acceptance:
 
     Args:
         max_length: most tokens in a draft.
+
+    Attributes:
+        num_lessons: drafts and tokens seen so far: while it stays the same, so do all estimates.
     """
 
     def __init__(self, max_length: int) -> None:
+        self.num_lessons = 0
         self._records: dict[str, _Record] = {}
         self._rates: list[list[list[_Rate]]] = []
         whole = _Rate()
@@ -172,6 +176,7 @@ class Acceptance:
 
         An empty draft says that the proposer was asked and had nothing.
         """
+        self.num_lessons += 1
         record = self._records.setdefault(request_id, _Record())
         streak = _streak_class(record.streak)
         self._answers[streak].observe(bool(token_ids))
@@ -189,6 +194,7 @@ class Acceptance:
         for token in token_ids:
             if not record.drafts:
                 return
+            self.num_lessons += 1
             # One comparison per token counts for the request: older drafts mostly fail together.
             newest = record.drafts[-1]
             rate = self._rate(newest.position, newest.confidence, newest.streak)

@@ -15,6 +15,7 @@ _MARGIN = 1.05  # what a draft must be worth of the time it costs
 # made longer for one has cost all of them.
 _MARGIN_TOGETHER = 1.25
 _KEEP_STEP = 0.97
+_RECONSIDER_STEPS = 16  # what steps cost changes slowly
 
 
 class AdaptiveDrafts:
@@ -61,6 +62,7 @@ class AdaptiveDrafts:
         self._learning_seconds = 0.0
         self._is_learning = False
         self._num_short_lessons = 1
+        self._hopeless: tuple[object, ...] = ()  # a state in which nothing was expected to pay
         # Lately: seconds that plain decoding would have taken for the tokens that were emitted, and that were taken.
         self._plain_seconds = self._taken_seconds = 0.0
 
@@ -75,15 +77,10 @@ class AdaptiveDrafts:
             one, all_of_them = self._extra_draft_seconds(1), self._extra_draft_seconds(longest)
             self._num_short_lessons = min(int(all_of_them / one) if one > 0 else 1, longest)
             return {request_id: min(most, self._max_length) for request_id, most in room.items()}
-        expected = {
-            request_id: self._acceptance.expect(request_id, min(most, self._max_length))
-            for request_id, most in room.items()
-            if most > 0
-        }
-        chosen = self._choose(expected, len(room), with_drafting=True)
+        chosen = self._worth_asking(room)
         if self._num_short_lessons > 0 and not any(chosen.values()) and self._afford(1, len(room)):
             self._num_short_lessons -= 1
-            chosen = dict.fromkeys(expected, 1)
+            chosen = {request_id: 1 for request_id, most in room.items() if most > 0}
         return {**dict.fromkeys(room, 0), **chosen}
 
     def lengths(
@@ -141,6 +138,21 @@ class AdaptiveDrafts:
     def forget(self, request_id: str) -> None:
         """The request has ended."""
         self._acceptance.forget(request_id)
+
+    def _worth_asking(self, room: Mapping[str, int]) -> dict[str, int]:
+        """The lengths that are expected to pay; empty if none is, and nothing has been learnt since that was found."""
+        state = self._acceptance.num_lessons, self._num_steps // _RECONSIDER_STEPS, *room
+        if state == self._hopeless:
+            return {}
+        expected = {
+            request_id: self._acceptance.expect(request_id, min(most, self._max_length))
+            for request_id, most in room.items()
+            if most > 0
+        }
+        chosen = self._choose(expected, len(room), with_drafting=True)
+        if not any(chosen.values()):
+            self._hopeless = state
+        return chosen
 
     def _afford(self, length: int, num_requests: int) -> bool:
         """Spend what it takes to learn from drafts of this length, if there is so much."""

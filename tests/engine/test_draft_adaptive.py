@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
+from outrider.engine.draft_acceptance import Acceptance
 from outrider.engine.draft_adaptive import AdaptiveDrafts
 from outrider.engine.draft_cost import VerifyCost
 
@@ -69,6 +71,26 @@ def test_a_dear_drafter_that_is_always_wrong_is_asked_rarely_and_a_cheap_one_alw
         world.run(AdaptiveDrafts(LENGTH, measured(world)), 1000)
     assert dear.num_asked < 60
     assert cheap.num_asked == 1000
+
+
+def test_what_was_found_not_to_pay_is_looked_at_again_only_now_and_then_until_something_is_learnt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Estimates of a large batch take as long as a small part of a step: too long for nothing."""
+    num_estimates = 0
+    expect = Acceptance.expect
+
+    def counted(*args: Any, **more: Any) -> list[float]:
+        nonlocal num_estimates
+        num_estimates += 1
+        return expect(*args, **more)
+
+    monkeypatch.setattr(Acceptance, "expect", counted)
+    world = World([0.0] * 8, skinny(STEP, 0.1), lambda length: 10 * STEP)
+    world.run(AdaptiveDrafts(LENGTH, measured(world)), 2000)
+    num_steps_with_lessons = world.num_asked * (LENGTH + 1)
+    assert num_estimates <= 8 * (2000 / 16 + num_steps_with_lessons + 1)
+    assert num_estimates < 0.2 * 8 * 2000
 
 
 def test_a_drafter_that_is_always_right_gets_all_the_room() -> None:
