@@ -239,6 +239,10 @@ def sample_rows(
     """
     bits = logits.view(np.int32)
     tokens = np.empty(len(indices), np.int64)
+    if len(indices) == 1:  # nobody to wake
+        r = indices[0]
+        tokens[0] = _sample_row(logits[r], bits[r], requests[request_of_row[r]], np.uint64(positions[r]))
+        return tokens
     for i in prange(len(indices)):
         r = indices[i]
         tokens[i] = _sample_row(logits[r], bits[r], requests[request_of_row[r]], np.uint64(positions[r]))
