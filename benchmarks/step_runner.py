@@ -58,7 +58,7 @@ class Runner:
         self._params = SamplingParams(temperature=temperature)
         self._tokens = np.random.default_rng(0).integers(0, llm.engine.loaded.vocab_size, llm.max_model_len)
         self._held: frozenset[str] = frozenset()
-        for layer in self._runner.caches.values():
+        for layer in llm.engine.caches.values():
             for cache in layer.values():
                 cache.uniform_(-1, 1)  # fresh memory may hold NaN
 

@@ -41,10 +41,15 @@ from .compile_progress import compile_progress
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A running engine and what it was built from."""
+    """A running engine and what it was built from.
+
+    Attributes:
+        caches: cache tensors by layer name.
+    """
 
     core: EngineCore
     loaded: LoadedModel
+    caches: Mapping[str, Mapping[str, torch.Tensor]]
     plugins: PluginManager
     log_line: PeriodicLogLine
 
@@ -87,7 +92,7 @@ def _build(config: EngineConfig) -> Engine:
     batch = InputBatch(
         config.scheduler.max_num_seqs, scheduler.max_len, cache_plan.block_size, num_speculative_tokens
     )
-    runner = _build_runner(config, plugins, loaded, target, batch, capabilities, caches)
+    runner = _build_runner(config, plugins, loaded, target, batch, capabilities)
     num_drafts = min(num_speculative_tokens, scheduler.max_len - 2)
     warm_up(runner, batch, num_drafts=num_drafts)
     if config.speculative is not None:
@@ -119,7 +124,7 @@ def _build(config: EngineConfig) -> Engine:
     )
     method = None if plugins.proposer is None else plugins.proposer.name
     export_stats(stats, method or "none", REGISTRY)
-    return Engine(core, loaded, plugins, PeriodicLogLine(stats, method))
+    return Engine(core, loaded, caches, plugins, PeriodicLogLine(stats, method))
 
 
 def _num_speculative_tokens(config: EngineConfig, capabilities: ProposerCapabilities) -> int:
@@ -226,7 +231,6 @@ def _build_runner(
     target: RoutedModel,
     batch: InputBatch,
     capabilities: ProposerCapabilities,
-    caches: Mapping[str, Mapping[str, torch.Tensor]],
 ) -> ModelRunner:
     speculative = config.speculative
     drafting = capture = None
@@ -249,8 +253,6 @@ def _build_runner(
         target,
         plugins.backends,
         batch,
-        caches=caches,
-        vocab_size=loaded.vocab_size,
         device=loaded.device,
         drafting=drafting,
         verification=speculative.verification if speculative else "coupled",

@@ -32,14 +32,11 @@ class _Step:
 
 
 class ModelRunner:
-    """Owns the tensors of one engine: input batch, caches, and the routed target.
+    """Runs one engine's input batch through its routed target.
 
     Args:
         backends: those that claimed a layer of the target.
         capture: takes the hidden states that the proposer declared, if any.
-
-    Attributes:
-        caches: cache tensors by layer name.
     """
 
     def __init__(
@@ -48,18 +45,14 @@ class ModelRunner:
         backends: Sequence[BackendHooks],
         batch: InputBatch,
         *,
-        caches: Mapping[str, Mapping[str, torch.Tensor]],
-        vocab_size: int,
         device: torch.device,
         drafting: Drafting | None = None,
         verification: Literal["coupled", "rejection"] = "coupled",
         capture: HiddenStateCapture | None = None,
     ) -> None:
-        self.caches = caches
         self._target = target
         self._backends = [backend for backend in backends if backend.name in target.backends]
         self._batch = batch
-        self._vocab_size = vocab_size
         self._device = device
         self._drafting = drafting
         self._verification = verification
@@ -120,26 +113,23 @@ class ModelRunner:
             logits_to_keep=spec.logits_indices,
         )
         seconds = time.perf_counter() - start
-        logits: torch.Tensor = output.logits[0]
-        return logits, seconds
+        return output.logits[0], seconds
 
     def _verify(self, step: _Step, logits: torch.Tensor) -> list[list[int]]:
         sampling = sampling_rows(self._batch, step.logits_rows.batch_rows, step.logits_rows.positions + 1)
         return verify(logits, sampling, step.drafts, self._draft_probs(step), self._verification)
 
     def _draft_probs(self, step: _Step) -> torch.Tensor | None:
-        """`[ΣD, V]`, or None if the rule has no use for them or the proposer gives none."""
+        """`[ΣD, V]`, or None if the rule has no use for them, the proposer gives none, or nothing was drafted."""
         if self._drafting is None or self._verification == "coupled" or not self._drafting.draft_probs:
             return None
         # Drafts may have been cut since they were proposed, at their end only.
-        return torch.cat(
-            [
-                self._drafting.draft_probs[request_id][: len(draft)]
-                for request_id, draft in zip(step.request_ids, step.drafts, strict=True)
-                if draft
-            ]
-            or [torch.empty(0, self._vocab_size)]
-        )
+        probs = [
+            self._drafting.draft_probs[request_id][: len(draft)]
+            for request_id, draft in zip(step.request_ids, step.drafts, strict=True)
+            if draft
+        ]
+        return torch.cat(probs) if probs else None
 
     def _commit(self, step: _Step, tokens: list[list[int]], model_seconds: float) -> ModelRunnerOutput:
         """Append what was decided to the batch and keep what the proposer may want to see."""

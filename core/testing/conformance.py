@@ -20,7 +20,6 @@ import pytest
 
 from ..api import SamplingParams
 from .harness import Harness
-from .poison import poison
 from .tiny_models import VOCAB_SIZE
 
 PROMPTS = ([1, 2, 3, 1, 2, 3, 1, 2], [7], [(5 * i + 1) % VOCAB_SIZE for i in range(19)], [4, 4, 4])
@@ -63,7 +62,7 @@ class ProposerConformance:
         expected = plain.tokens(PROMPTS, params)
         harness = self.build(model, **settings)
         for attempt in ("at first", "again, with everything in the prefix cache"):
-            found = harness.tokens(PROMPTS, params, poison)
+            found = harness.tokens(PROMPTS, params, harness.poison)
             assert found == expected, f"the proposer changed the text {attempt}"
         scheduler = harness.core.scheduler
         assert harness.num_free_blocks == scheduler.kv_cache.pool.num_blocks, "KV blocks were not given back"

@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..api import SamplingParams
 from ..engine.core import EngineCore
 from ..engine.request_output import RequestOutput
 from ..entrypoints.llm import LLM
 from ..plugins import PluginManager
+from .poison import poison
 from .spy import Spy
 from .torch_attention import TorchAttentionBackend
 
@@ -30,6 +33,7 @@ class Harness:
 
     Attributes:
         llm, core, plugins, spy: the engine and what it saw.
+        caches: cache tensors by layer name.
         proposer: the plugin instance, or None.
     """
 
@@ -61,6 +65,7 @@ class Harness:
         engine: Any = self.llm._engine
         self.core: EngineCore = engine.core
         self.plugins: PluginManager = engine.plugins
+        self.caches: Mapping[str, Mapping[str, torch.Tensor]] = engine.caches
         self.spy: Spy = engine.plugins.extensions[0].plugin
         self.spy.forwards.clear()  # those of the warm-up, which is no request's
         self.proposer: Any = engine.plugins.proposer.plugin if engine.plugins.proposer else None
@@ -101,6 +106,10 @@ class Harness:
         """The output tokens of `generate`."""
         outputs = self.generate(prompts, sampling_params, between_steps)
         return [output.outputs[0].token_ids for output in outputs]
+
+    def poison(self, core: EngineCore) -> None:
+        """Fill with NaN what nobody may read; made for `between_steps`."""
+        poison(core, self.caches)
 
     @property
     def num_free_blocks(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ GARBAGE = 0x5EED5EED
 """Stands for NaN in caches of integers."""
 
 
-def poison(core: Any) -> int:
+def poison(core: Any, caches: Mapping[str, Mapping[str, torch.Tensor]]) -> int:
     """Overwrite free KV blocks, the unwritten end of owned ones, and idle state slots. Call it between two steps.
 
     A free block that still holds a cached prefix is left alone, since a later request may be given it; so is the one
@@ -20,6 +20,7 @@ def poison(core: Any) -> int:
 
     Args:
         core: an `EngineCore` whose runner is a `ModelRunner`.
+        caches: all tensors of the engine's caches, by layer.
 
     Returns:
         How many tensor entries were overwritten.
@@ -28,7 +29,7 @@ def poison(core: Any) -> int:
     paged_shape = (kv_cache.pool.num_blocks, kv_cache.block_size)
     slots = _free_slots(kv_cache, running)
     num_poisoned = 0
-    for layer in core.runner.caches.values():
+    for layer in caches.values():
         for cache in layer.values():
             # The first two sizes tell a paged cache from one of state slots.
             is_paged = tuple(cache.shape[:2]) == paged_shape

@@ -19,7 +19,6 @@ class Spy:
 
     def __init__(self, runner: Any) -> None:
         self.runner = runner
-        self.caches = runner.caches
         self.plans: list[SchedulerOutput] = []
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:

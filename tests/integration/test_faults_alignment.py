@@ -4,7 +4,6 @@ import pytest
 
 from outrider import SamplingParams
 from outrider.testing.harness import Harness
-from outrider.testing.poison import poison
 from outrider.testing.proposers import SelfProposer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -105,7 +104,7 @@ def test_also_after_a_prefix_hit(tiny, plain, k):
 @pytest.mark.parametrize("k", [2, 5])
 def test_no_stale_entry_is_read_by_target_or_drafter(tiny, plain, k):
     harness = build(tiny, k, num_kv_blocks=20)
-    assert harness.tokens(PROMPTS, sampled(1.3), poison) == plain[1.3]
+    assert harness.tokens(PROMPTS, sampled(1.3), harness.poison) == plain[1.3]
     assert_accepted_in_full(harness)
 
 
@@ -114,7 +113,7 @@ def test_the_first_layers_draft_something_else_and_do_no_harm(tiny, temperature)
     harness = Harness(
         tiny, SelfProposer, options={"num_layers": 1, "on_proposer_error": "raise"}, num_kv_blocks=18
     )
-    assert harness.tokens(PROMPTS, sampled(temperature), poison) == Harness(tiny).tokens(
+    assert harness.tokens(PROMPTS, sampled(temperature), harness.poison) == Harness(tiny).tokens(
         PROMPTS, sampled(temperature)
     )
     spec = harness.llm.stats.spec

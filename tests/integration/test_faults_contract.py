@@ -5,7 +5,6 @@ import pytest
 from outrider import SamplingParams, hookimpl
 from outrider.api import DraftTokens, PluginError, ProposerCapabilities
 from outrider.testing.harness import Harness
-from outrider.testing.poison import poison
 from outrider.testing.proposers import OracleProposer, RandomProposer, ScheduleProposer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -64,7 +63,7 @@ def test_poisoned_caches_change_nothing(tiny, proposer, temperature, num_kv_bloc
         options["schedule"] = [3, 0, 2, 0, 4, 0, 1]
     harness = Harness(tiny, proposer, options=options, num_kv_blocks=num_kv_blocks)
     for _ in range(2):  # the second time from the prefix cache
-        assert harness.tokens(PROMPTS, params, poison) == plain
+        assert harness.tokens(PROMPTS, params, harness.poison) == plain
     assert (harness.llm.stats.num_preemptions > 0) is (num_kv_blocks == 15)
     assert harness.llm.stats.num_cached_tokens > 0
     assert harness.num_free_blocks == num_kv_blocks

@@ -7,7 +7,6 @@ from transformers import AutoModelForCausalLM
 from outrider import SamplingParams
 from outrider.api import PluginError
 from outrider.testing.harness import Harness
-from outrider.testing.poison import poison
 from outrider.testing.proposers import OracleProposer, RandomProposer, ScheduleProposer
 from outrider.testing.recurrent import advance
 from outrider.testing.recurrent_backend import ForgetfulRecurrentBackend, ToyRecurrentBackend
@@ -32,7 +31,7 @@ def truth_of(model, params):
 
 def check_states(harness):
     """Return a function that compares the state of every running request with a replay of its computed tokens."""
-    state = harness.core.runner.caches[LAYER]["state"]
+    state = harness.caches[LAYER]["state"]
     batch = harness.core.runner._batch
 
     def check(core):
@@ -97,7 +96,7 @@ def test_idle_slots_are_never_read(recurrent):
     truth = truth_of(recurrent, params)
     options = {"truth": truth, "schedule": SCHEDULE, "wrong_at": list(range(4, 60, 5))}
     harness = build(recurrent, ScheduleProposer, options=options)
-    assert harness.tokens(PROMPTS, params, poison) == [
+    assert harness.tokens(PROMPTS, params, harness.poison) == [
         whole[len(prompt) :] for prompt, whole in zip(PROMPTS, truth, strict=True)
     ]
 

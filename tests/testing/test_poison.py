@@ -30,13 +30,13 @@ def core():
     )
     return SimpleNamespace(
         scheduler=SimpleNamespace(kv_cache=kv_cache, running=[running]),
-        runner=SimpleNamespace(caches=caches, _batch=batch),
-    ), running
+        runner=SimpleNamespace(_batch=batch),
+    ), running, caches
 
 
 def test_spares_computed_tokens_and_cached_prefixes():
-    engine, running = core()
-    poison(engine)
+    engine, running, caches = core()
+    poison(engine, caches)
     clean = torch.zeros(6, 4, dtype=torch.bool)
     clean[running.block_ids[0]] = True
     clean[running.block_ids[1], :1] = True
@@ -45,20 +45,20 @@ def test_spares_computed_tokens_and_cached_prefixes():
     )
     clean[cached_block] = True
     assert cached_block
-    caches = engine.runner.caches["attention"]
-    assert torch.equal(caches["key"].isnan().any(-1), ~clean)
-    assert torch.equal(caches["scale"].isnan(), ~clean)
+    attention = caches["attention"]
+    assert torch.equal(attention["key"].isnan().any(-1), ~clean)
+    assert torch.equal(attention["scale"].isnan(), ~clean)
 
 
 def test_spares_the_state_that_the_next_step_starts_from():
-    engine, _ = core()
-    poison(engine)
-    caches = engine.runner.caches["recurrent"]
-    assert caches["state"].eq(0).tolist() == [False, False, False, False, True, False]
-    assert caches["window"].isnan().any(-1).tolist() == [True, True, True, True, False, True]
+    engine, _, caches = core()
+    poison(engine, caches)
+    recurrent = caches["recurrent"]
+    assert recurrent["state"].eq(0).tolist() == [False, False, False, False, True, False]
+    assert recurrent["window"].isnan().any(-1).tolist() == [True, True, True, True, False, True]
 
 
 def test_counts_what_it_overwrote():
-    engine, _ = core()
+    engine, _, caches = core()
     # 24 slots, of which a cached block and 5 computed tokens are spared; 5 of 6 states; two tensors each.
-    assert poison(engine) == 2 * (24 - 4 - 5) + 2 * 5
+    assert poison(engine, caches) == 2 * (24 - 4 - 5) + 2 * 5
