@@ -125,7 +125,7 @@ def main() -> None:
     arguments = parser.parse_args()
     numba.set_num_threads(arguments.threads)
     print(f"{arguments}")
-    print("context  rows   us/call    GB/s  vs 1 row")
+    print("context  rows   us/call    GB/s  vs 1 row", flush=True)
     for context in arguments.contexts:
         backend, layers, num_bytes = make_layers(arguments, context)
         first = None
@@ -135,7 +135,8 @@ def main() -> None:
             )
             first = first or seconds
             print(
-                f"{context:7} {rows:5} {seconds * 1e6:9.1f} {num_bytes / seconds / 1e9:7.1f} {seconds / first:9.2f}"
+                f"{context:7} {rows:5} {seconds * 1e6:9.1f} {num_bytes / seconds / 1e9:7.1f} {seconds / first:9.2f}",
+                flush=True,
             )
 
 

@@ -18,9 +18,9 @@ from outrider.api import (
     TensorSpec,
 )
 
-from . import attention, plan
+from . import plan, team
+from .attention import attention_address
 from .metadata import FlashMetadata, Step
-from .native import native_address
 from .records import BFLOAT16, FLOAT16, FLOAT32, LAYER, STEP, padded, scratch_size, state_size
 
 CACHE_TYPES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
@@ -35,7 +35,8 @@ class Workspace:
 
     def __init__(self, num_threads: int = numba.config.NUMBA_NUM_THREADS) -> None:
         self.scratch: npt.NDArray[np.float32] = np.zeros((num_threads, 0), np.float32)
-        self.counters: npt.NDArray[np.int64] = np.zeros(NATIVE_COUNTERS, np.int64)
+        self._counters: npt.NDArray[np.int64] = np.zeros(NATIVE_COUNTERS, np.int64)
+        self.counters = self._counters.ctypes.data
         self._partials: npt.NDArray[np.float32] = np.zeros(0, np.float32)
 
     def reserve(self, num_floats: int) -> None:
@@ -61,7 +62,7 @@ class FlashLayer:
     def __init__(
         self, name: str, shape: AttentionShape, cache_dtype: torch.dtype, workspace: Workspace
     ) -> None:
-        attention.warm_up()
+        team.warm_up()
         plan.warm_up()
         self._name = name
         self._shape = shape
@@ -76,7 +77,7 @@ class FlashLayer:
         self._state_size = int(state_size(shape.value_size))
         self._layer: npt.NDArray[np.void] = np.zeros(1, LAYER)
         self._address = self._layer.ctypes.data
-        self.native = NativeAttention(native_address(), self._address, self._form)
+        self.native = NativeAttention(attention_address(), self._address, self._form)
         key_shape, value_shape = (
             (shape.num_kv_heads, int(padded(n))) for n in (shape.key_size, shape.value_size)
         )
@@ -146,21 +147,18 @@ class FlashLayer:
                 f"do not fit {num_rows} rows of {shape.num_heads} heads over {shape.num_kv_heads}, "
                 f"sizes {shape.key_size} and {shape.value_size}"
             )
-        dense = [_dense(rows) for rows in (query, key, value)]
-        output: npt.NDArray[np.float32] = np.empty((num_rows, shape.num_heads, shape.value_size), np.float32)
-        places = [
-            place for rows in dense for place in (rows.data_ptr(), 4 * rows.stride(0), 4 * rows.stride(1))
-        ]
+        rows = [part.float().contiguous() for part in (query, key, value)]
+        output = query.new_empty((num_rows, shape.num_heads, shape.value_size), dtype=torch.float32)
         step = self._step(metadata)
-        attention.attend(
+        team.attend_in_parallel(
+            self.native.function,
             self._address,
             step.address,
-            np.array([*places, output.ctypes.data], np.int64),
+            *(part.data_ptr() for part in (*rows, output)),
             self._workspace.counters,
             step.num_workers,
         )
-        result = torch.from_numpy(output)
-        return result if query.dtype == torch.float32 else result.to(query.dtype)
+        return output if query.dtype == torch.float32 else output.to(query.dtype)
 
     def native_step(self, metadata: FlashMetadata) -> int:
         """The `step` of `native.function`, of all layers of this form."""
@@ -199,10 +197,3 @@ def _places(cache: torch.Tensor) -> tuple[int, int, int, int]:
     if cache[0].is_contiguous():
         token, head = head, head * cache.shape[1]
     return cache.data_ptr(), block, token, head
-
-
-def _dense(rows: torch.Tensor) -> torch.Tensor:
-    """Float32 with the numbers of a head side by side; a copy only if it isn't so already."""
-    if rows.dtype != torch.float32:
-        rows = rows.to(torch.float32)
-    return rows if rows.stride(2) == 1 else rows.contiguous()

@@ -1,8 +1,8 @@
-"""What the compiled code is told about a layer and a call, and how much room it needs."""
+"""What the compiled code is told about a layer and a step, and how much room it needs."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba.extending import register_jitable
@@ -38,21 +38,6 @@ LAYER = np.dtype(
     ]
 )
 """What the kernel knows of a layer once its cache is bound."""
-
-
-class Call(NamedTuple):
-    """The activations of one call: addresses of float32; strides of a row and of a head in bytes."""
-
-    query: int
-    query_row: int
-    query_head: int
-    key: int
-    key_row: int
-    key_head: int
-    value: int
-    value_row: int
-    value_head: int
-    output: int  # [num_rows, num_heads, value_size], contiguous
 
 
 STEP = np.dtype(

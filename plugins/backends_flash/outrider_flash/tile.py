@@ -75,14 +75,14 @@ def lay_out(layer: Any, first_row: int, last_row: int, head: int, scratch: int) 
 
 
 @compiled
-def load_queries(layer: Any, call: Any, positions: Any, tile: Any) -> None:
+def load_queries(layer: Any, queries: int, positions: Any, tile: Any) -> None:
     """Gather the tile's queries, the heads of a row side by side, and what each of them sees."""
     query = low = high = 0
     for row in range(tile.first_row, tile.last_row):
         high = positions[row] + 1
         low = max(0, high - layer.window) if layer.window > 0 else 0
         for head in range(tile.head * tile.group, (tile.head + 1) * tile.group):
-            source = call.query + row * call.query_row + head * call.query_head
+            source = queries + 4 * (row * layer.num_heads + head) * layer.key_size
             copy_in(source, tile.queries + 4 * query * tile.key_lanes, layer.key_size)
             simd.store_address(tile.bounds + 16 * query, low)
             simd.store_address(tile.bounds + 16 * query + 8, high)
@@ -192,22 +192,23 @@ def merge_states(tile: Any, states: int, first: bool) -> None:
 
 
 @compiled
-def finish_tile(layer: Any, call: Any, tile: Any) -> None:
+def finish_tile(layer: Any, output: int, tile: Any) -> None:
     """Write the results of all queries of the tile."""
     state = tile.merged
     for row in range(tile.first_row, tile.last_row):
         for head in range(tile.head * tile.group, (tile.head + 1) * tile.group):
-            finish(layer, state, head, call.output + 4 * (row * layer.num_heads + head) * layer.value_size)
+            finish(layer, state, head, output + 4 * (row * layer.num_heads + head) * layer.value_size)
             state += tile.state_bytes
 
 
 @compiled
 def attend_item(
-    layer: Any, call: Any, positions: Any, block_table: Any, item: Any, partials: int, scratch: int
-) -> None:
+    layer: Any, query: int, output: int, positions: Any, block_table: Any, item: Any, partials: int,
+    scratch: int,
+) -> None:  # fmt: skip
     """Do one item of the plan: a tile against all its partitions, or some, whose states are then left to merge."""
     tile = lay_out(layer, item.first_row, item.last_row, item.head, scratch)
-    load_queries(layer, call, positions, tile)
+    load_queries(layer, query, positions, tile)
     states = tile.states
     stop = min(item.last_partition * PARTITION, positions[item.last_row - 1] + 1)
     for partition in range(item.first_partition, item.last_partition):
@@ -221,14 +222,14 @@ def attend_item(
         if item.partials < 0:
             merge_states(tile, states, is_first)
     if item.partials < 0:
-        finish_tile(layer, call, tile)
+        finish_tile(layer, output, tile)
 
 
 @compiled
-def merge_item(layer: Any, call: Any, item: Any, partials: int, scratch: int) -> None:
+def merge_item(layer: Any, output: int, item: Any, partials: int, scratch: int) -> None:
     """Finish a tile whose partitions were spread over several items; `item` spans all of them."""
     tile = lay_out(layer, item.first_row, item.last_row, item.head, scratch)
     for partition in range(item.last_partition - item.first_partition):
         index = item.partials + partition * tile.num_queries
         merge_states(tile, partials + index * tile.state_bytes, partition == 0)
-    finish_tile(layer, call, tile)
+    finish_tile(layer, output, tile)

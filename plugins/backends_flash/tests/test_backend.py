@@ -12,8 +12,8 @@ import pydantic
 import pytest
 import torch
 from outrider_flash import FlashBackend, FlashOptions
-from outrider_flash.attention import attend, warm_up
 from outrider_flash.plan import _cut
+from outrider_flash.team import attend_in_parallel, warm_up
 
 from outrider import hookspecs
 from outrider.api import PluginError
@@ -176,11 +176,11 @@ def test_nothing_is_compiled_after_the_warm_up(kit: Any) -> None:
         sequences = kit.sequences(shape, [20, 20], dtype)
         pages.forward(sequences, [(0, 0, 20)])
         pages.forward(sequences, [(1, 0, 3), (0, 19, 20)])
-    assert len(attend.signatures) == 1
+    assert len(attend_in_parallel.signatures) == 1
     warm_up()
-    assert len(attend.signatures) == len(_cut.signatures) == 1
+    assert len(attend_in_parallel.signatures) == len(_cut.signatures) == 1
     with pytest.raises(TypeError):
-        attend(np.zeros(1), 0, np.zeros(10, np.int64), np.zeros(64, np.int64), 1)
+        attend_in_parallel(np.zeros(1), *[0] * 7, 1)
 
 
 def test_the_step_may_come_in_other_strides(kit: Any) -> None:

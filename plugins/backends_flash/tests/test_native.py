@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest import mock
 
 import numba
 import numpy as np
@@ -25,6 +27,8 @@ SPANS = {
     "batch": [(0, 500, 505), (1, 0, 40), (2, 69, 70)],
     "prompt": [(0, 0, 700)],
 }
+WRITE, ATTEND, MERGE = range(3)
+"""Stages of a call."""
 
 
 class NativeCase:
@@ -45,10 +49,8 @@ class NativeCase:
         self.layer = FlashLayer("layer", shape, torch.float32, Workspace(num_threads))
         self.layer.bind_cache(self.pages.cache)
         self.metadata = FlashMetadata.build(self.common)
-        threads = numba.get_num_threads()
-        numba.set_num_threads(min(planned_for, numba.config.NUMBA_NUM_THREADS))
-        self.step = self.layer.native_step(self.metadata)
-        numba.set_num_threads(threads)
+        with mock.patch.object(numba, "get_num_threads", return_value=planned_for):
+            self.step = self.layer.native_step(self.metadata)
         self.output = torch.full_like(self.expected, float("nan"))
         self.counters = np.zeros(NATIVE_COUNTERS, np.int64)
 
@@ -57,6 +59,11 @@ class NativeCase:
         function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 9)(self.layer.native.function)
         numbers = [rows.data_ptr() for rows in (*self.rows, self.output)]
         function(self.layer.native.layer, self.step, *numbers, self.counters.ctypes.data, worker, num_workers)
+
+    @property
+    def partials(self) -> torch.Tensor:
+        """What threads leave for each other's merges."""
+        return torch.from_numpy(self.layer._workspace._partials)
 
     def check(self, kit: Any) -> None:
         assert kit.same_bits(self.output, self.expected)
@@ -84,14 +91,46 @@ def test_a_thread_that_comes_last_changes_nothing(kit: Any, spans: Any, planned_
     case = NativeCase(kit, spans, 3, planned_for)
     case.call(1, 3)
     case.check(kit)
-    case.output.fill_(7.0)
-    for cache in case.pages.cache.values():
-        cache.fill_(7.0)
+    shared = case.output, *case.pages.cache.values(), case.partials
+    for memory in shared:
+        memory.fill_(7.0)
     case.rows = [torch.full_like(rows, 3.0) for rows in case.rows]
     case.call(0, 3)
     case.call(2, 3)
-    for memory in (case.output, *case.pages.cache.values()):
+    for memory in shared:
         assert bool((memory == 7.0).all())
+
+
+@pytest.mark.parametrize(
+    ("stage", "planned_for"), [(WRITE, 2), (ATTEND, 1), (ATTEND, 2), (MERGE, 2)], ids=str
+)
+def test_nobody_goes_on_before_the_work_of_others_is_done(kit: Any, stage: int, planned_for: int) -> None:
+    """The other thread is played here: it has begun the first task of a stage, and writes its results late."""
+    case = NativeCase(kit, SPANS["verification"], 2, planned_for)
+    case.call(0, 2)
+    drawn, done = case.counters.reshape(-1, 2, 8)[stage, :, :1]
+    num_tasks = int(done[0])
+    assert num_tasks > 0
+    attended = case.output if planned_for == 1 else case.partials
+    late = {WRITE: [*case.pages.cache.values()], ATTEND: [attended], MERGE: [case.output]}[stage]
+    results = [(memory, memory.clone()) for memory in late]
+    for memory in (case.output, case.partials):
+        memory.fill_(float("nan"))
+    case.pages.spoil(case.common.slot_mapping, float("nan"))
+    case.counters[:] = 0
+    drawn[0] = 1
+
+    thread = threading.Thread(target=case.call, args=(0, 2), daemon=True)
+    thread.start()
+    while thread.is_alive() and (drawn[0] <= num_tasks or done[0] < num_tasks - 1):
+        time.sleep(0.001)
+    thread.join(0.2)
+    assert thread.is_alive()
+    for memory, result in results:
+        memory.copy_(result)
+    done[0] += 1
+    thread.join()
+    case.check(kit)
 
 
 def test_nobody_returns_before_the_output_is_complete(kit: Any) -> None:
