@@ -49,10 +49,10 @@ class Layer:
 
     def __init__(
         self, sizes: Sizes, weights: str = "float32", *, bias: bool = False, head_norms: bool = False,
-        rotary: bool = True,
+        rotary: bool = True, seed: int = 5,
     ) -> None:  # fmt: skip
         self.sizes = sizes
-        random = np.random.default_rng(5)
+        random = np.random.default_rng(seed)
 
         def normal(*shape: int, scale: float = 1.0, mean: float = 0.0) -> Array:
             return (random.standard_normal(shape) * scale + mean).astype(np.float32)
@@ -84,7 +84,7 @@ class Layer:
         self.hidden = (normal(MOST_ROWS, s.width) * decades).astype(np.float32)
         self.attended = normal(MOST_ROWS, s.heads * s.head)
 
-    def space(self, rows: Any, num_workers: int) -> tuple[DecoderWorkspace, int]:
+    def space(self, rows: Any, num_workers: int, num_layers: int = 1) -> tuple[DecoderWorkspace, int]:
         """A workspace full of NaN for some rows, and how many they are."""
         s, num_rows = self.sizes, len(self.hidden[rows])
         sizes = LayerSizes(
@@ -94,7 +94,7 @@ class Layer:
             hidden_size=s.width,
             intermediate_size=s.intermediate,
         )
-        space = DecoderWorkspace(sizes, 1, num_workers)
+        space = DecoderWorkspace(sizes, num_layers, num_workers)
         space.begin(num_rows, (self.cos[rows], self.sin[rows]), num_workers)
         for name in ("normed", "query", "key", "value", "middle", "gates", "ups"):
             space._arrays[name][:] = np.nan
@@ -102,13 +102,22 @@ class Layer:
         space.attended(num_rows)[:] = self.attended[rows]
         return space, num_rows
 
-    def call(self, space: DecoderWorkspace, part: int) -> None:
+    @property
+    def like(self) -> Array:
+        """An empty array of the weights' type."""
+        like: Array = self.q[0].values[:0, 0]
+        return like
+
+    def record(self) -> Array:
         arguments = (
             *(self.norms[0], EPSILON, *arrays(self.q, self.k, self.v), *self.head_norms, EPSILON),
             *(*arrays(self.o), self.norms[1], EPSILON, *arrays(self.gate, self.up, self.down), True),
         )
-        record = np.array([layer_record(arguments)], LAYER)
-        run_layers(record.ctypes.data, 1, 0, space.step, self.q[0].values[:0, 0], part, part)
+        return np.array([layer_record(arguments)], LAYER)
+
+    def call(self, space: DecoderWorkspace, part: int) -> None:
+        record = self.record()
+        run_layers(record.ctypes.data, 1, 0, space.step, self.like, part, part)
 
     def before(self, rows: Any = slice(None), num_workers: int = 1) -> list[Array]:
         """Queries, keys and values of some rows, each `[T, .]`."""
