@@ -65,8 +65,8 @@ def load_model(settings: ModelConfig) -> LoadedModel:
     Raises:
         ModelError: the model is unknown, broken, incomplete, no decoder-only language model, or needs code of its own
             without `trust_remote_code`.
-        ConfigError: `device` does not exist here, `weights` stands beside another device than a CPU or another dtype than
-            float32, or `max_model_len` is more than the model was made for.
+        ConfigError: `device` does not exist here, `weights` is set beside another device or dtype than it is for, or
+            `max_model_len` is more than the model was made for.
     """
     source = find_source(settings.model)
     device = _device(settings.device)

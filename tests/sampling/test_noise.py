@@ -1,7 +1,16 @@
 import numpy as np
 import pytest
 
-from outrider.sampling.noise import Stream, accept_uniform, gumbel_noise
+from outrider.kernels.cpu.philox import uniform_at
+from outrider.kernels.cpu.sampling import ACCEPT_STREAM, RECOVERED_STREAM, TOKEN_STREAM
+
+from ..noise import gumbel_noise
+
+STREAMS = [TOKEN_STREAM, ACCEPT_STREAM, RECOVERED_STREAM]
+
+
+def accept_uniform(seed, position):
+    return uniform_at(np.uint64(seed), np.uint64(ACCEPT_STREAM), np.uint64(position))
 
 
 def test_noise_is_a_pure_function():
@@ -22,8 +31,8 @@ def test_any_seed_and_position_has_noise(seed, position):
 
 def test_streams_are_uncorrelated():
     draws = np.array(
-        [gumbel_noise(3, position, 1, stream)[0] for position in range(4000) for stream in Stream]
+        [gumbel_noise(3, position, 1, stream)[0] for position in range(4000) for stream in STREAMS]
     )
-    draws = np.exp(-np.exp(-draws.reshape(-1, len(Stream)).T))
+    draws = np.exp(-np.exp(-draws.reshape(-1, len(STREAMS)).T))
     correlation = np.corrcoef(draws)
-    assert abs(correlation[~np.eye(len(Stream), dtype=bool)]).max() < 4 / np.sqrt(4000)
+    assert abs(correlation[~np.eye(len(STREAMS), dtype=bool)]).max() < 4 / np.sqrt(4000)

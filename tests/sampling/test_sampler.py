@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from outrider.api import SamplingParams
 from outrider.kernels.cpu.survivors import find_survivors
-from outrider.sampling.noise import gumbel_noise
 from outrider.sampling.sampler import NO_TOKEN, SamplingRows, sample
 from outrider.testing.distribution import assert_distribution
+
+from ..noise import gumbel_noise
 
 INF, NAN = math.inf, math.nan
 GREEDY = SamplingParams(temperature=0.0)

@@ -6,7 +6,6 @@ import torch
 from scipy import stats
 
 from outrider.api import SamplingParams
-from outrider.sampling.noise import gumbel_noise
 from outrider.testing.distribution import (
     ACCEPTANCE,
     DRAFT_PROBS,
@@ -18,6 +17,8 @@ from outrider.testing.distribution import (
     draw,
     verify_drafts,
 )
+
+from ..noise import gumbel_noise
 
 P, Q = np.array(TARGET_PROBS), np.array(DRAFT_PROBS)
 

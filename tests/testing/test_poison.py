@@ -28,10 +28,14 @@ def core():
     batch = SimpleNamespace(
         state_slots=np.arange(6, dtype=np.int32).reshape(2, 3), num_accepted_tokens=np.array([1, 2], np.int32)
     )
-    return SimpleNamespace(
-        scheduler=SimpleNamespace(kv_cache=kv_cache, running=[running]),
-        runner=SimpleNamespace(_batch=batch),
-    ), running, caches
+    return (
+        SimpleNamespace(
+            scheduler=SimpleNamespace(kv_cache=kv_cache, running=[running]),
+            runner=SimpleNamespace(_batch=batch),
+        ),
+        running,
+        caches,
+    )
 
 
 def test_spares_computed_tokens_and_cached_prefixes():

@@ -19,9 +19,12 @@ from .survivors import find_peak, find_survivors, finite_logit, log_weights, low
 NO_TOKEN = -1
 """What a row yields from which nothing can be sampled: a logit is NaN, or every token is masked."""
 
-TOKEN_STREAM = 0
-ACCEPT_STREAM = 1
-RECOVERED_STREAM = 2
+# Independent noise for each purpose; sharing one between two of them would bias what is sampled. Positions are
+# absolute, 0 being the first prompt token, and the noise at a position chooses the token there. Its resolution is
+# 2**-32: a token less probable than that is as good as masked.
+TOKEN_STREAM = 0  # Gumbel: a token from the target, or from a drafter that samples with the engine's noise
+ACCEPT_STREAM = 1  # uniform: whether a draft is accepted (`rejection`)
+RECOVERED_STREAM = 2  # Gumbel: the token in place of a rejected draft (`rejection`)
 
 REQUEST = np.dtype(
     [
