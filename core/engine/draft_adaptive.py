@@ -33,7 +33,7 @@ class AdaptiveDrafts:
 
     Args:
         max_length: most tokens to draft for one request.
-        verify_cost: of the target, measured at start-up if it could be.
+        verify_cost: of the target, measured at start-up.
         always_asked: the proposer runs in every step whether or not there is a budget, to keep its own cache.
         sampled_drafts: tokens are accepted by comparing the proposer's probability of them with the target's.
             Then the number of drafts to verify must not depend on what they are, or the output's distribution would;

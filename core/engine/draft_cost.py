@@ -1,6 +1,6 @@
 """What a step costs: the target's forward by its number of rows, the proposer by how far ahead it drafts.
 
-Measured at start-up where possible, then followed while the engine runs. Times on a shared machine are noisy, and
+The first is measured at start-up, both are followed while the engine runs. Times on a shared machine are noisy, and
 upwards only: now and then a step takes five times as long because something else ran. So one observation moves an
 estimate by a bounded amount, and most of what it says is taken to be about the machine's speed at that moment, which
 every length shares, not about the shape of the curve, which decides the length.
@@ -25,7 +25,6 @@ _MOST_SHAPE, _LEAST_SHAPE = 0.1, -0.5
 _REACH = 4  # so many knots on either side follow a knot,
 _FOLLOWS = 0.6  # each by this share of what the one before it does
 _MOST_DENSE = 17
-_UNKNOWN_SPEED = 25.0
 
 _NUM_FIRST_CALLS = 8
 _MOST_FACTOR = 3.0  # a call that took longer than this times the estimate counts as one that took just this
@@ -33,9 +32,6 @@ _KEEP_CALL = 0.97
 _CALL_RIDGE = (
     0.02  # too little to matter once lengths have differed, enough to settle what cannot be told apart
 )
-
-UNMEASURED: Mapping[int, float] = {1: 1.0, 2: 1.05, 4: 1.15, 8: 1.4, 16: 2.0, 32: 3.4, 64: 6.2}
-"""A shape for engines that measured nothing at start-up; the first steps tell the scale."""
 
 
 class VerifyCost:
@@ -47,7 +43,7 @@ class VerifyCost:
         measured: seconds by number of rows; not empty.
     """
 
-    def __init__(self, measured: Mapping[int, float] = UNMEASURED) -> None:
+    def __init__(self, measured: Mapping[int, float]) -> None:
         rows = sorted(measured)
         # Interference only ever adds time: what more rows took is enough for fewer.
         falling = accumulate((measured[n] for n in reversed(rows)), min)
@@ -56,7 +52,7 @@ class VerifyCost:
         # Few rows are common, and their costs go up in steps: a knot at each.
         dense = sorted({*range(rows[0], min(rows[-1], _MOST_DENSE)), *rows})
         self._rows, self._shape = dense, [self.seconds(num_rows) for num_rows in dense]
-        self._speed_variance = _UNKNOWN_SPEED if measured is UNMEASURED else _SPEED_VARIANCE
+        self._speed_variance = _SPEED_VARIANCE
         self._shape_variances = [_SHAPE_VARIANCE] * len(self._rows)
 
     def seconds(self, num_rows: int) -> float:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from outrider.engine.draft_cost import UNMEASURED, DraftCost, VerifyCost
+from outrider.engine.draft_cost import DraftCost, VerifyCost
 
 MEASURED = {1: 0.010, 2: 0.011, 4: 0.012, 9: 0.016, 16: 0.024}
 
@@ -32,13 +32,6 @@ def test_more_rows_bound_what_fewer_take() -> None:
         {1: 0.010, 2: 0.050, 4: 0.012, 9: 0.016}
     )  # something else ran while two rows were measured
     assert cost.seconds(2) == pytest.approx(0.012)
-
-
-def test_without_a_measurement_the_first_step_tells_the_scale() -> None:
-    cost = VerifyCost()
-    cost.observe(1, 0.004)
-    assert cost.seconds(1) == pytest.approx(0.004, rel=0.02)
-    assert ratio(cost, 8) == pytest.approx(UNMEASURED[8] / UNMEASURED[1], rel=0.02)
 
 
 def test_a_slower_machine_changes_the_scale_and_not_the_shape() -> None:
