@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -116,12 +116,7 @@ class NativeAttention(NamedTuple):
 
 
 class AttentionLayer(Protocol):
-    """A backend's implementation of one claimed layer.
-
-    It may also have an attribute `native: NativeAttention | None`, constant from `bind_cache` on. Unless that is None,
-    it has a method `native_step(metadata) -> int`: the `step` of `native.function`, valid as long as `metadata` is; one
-    layer of each form is asked per forward. A fast model may then call the function in place of `forward`.
-    """
+    """A backend's implementation of one claimed layer. It may also be a `NativeAttentionLayer`."""
 
     cache_spec: PagedCacheSpec | StateCacheSpec
 
@@ -139,6 +134,26 @@ class AttentionLayer(Protocol):
 
         Args:
             metadata: what this backend's `build_attention_metadata` (or `build_for_drafting`) returned for the step.
+        """
+        ...
+
+
+@runtime_checkable
+class NativeAttentionLayer(AttentionLayer, Protocol):
+    """A layer whose attention is also a C function. A fast model may call that in place of `forward`.
+
+    What it can do is asked when it is claimed, so the attribute `native` must be there by then, whatever its value.
+    """
+
+    @property
+    def native(self) -> NativeAttention | None:
+        """The function, constant from `bind_cache` on; None: only `forward` computes this layer."""
+        ...
+
+    def native_step(self, metadata: Any) -> int:
+        """Return the `step` of `native.function`, valid as long as `metadata` is.
+
+        Asked of one layer of each form per forward, and only if there is a function.
         """
         ...
 

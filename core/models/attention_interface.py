@@ -14,7 +14,7 @@ import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, eager_mask
 
-from ..api import ModelError, NativeAttention
+from ..api import ModelError
 
 ATTENTION_IMPLEMENTATION = "outrider"
 """Value of `config._attn_implementation`. No mask function has this name, so transformers builds no masks."""
@@ -38,19 +38,6 @@ class AttentionBinding(Protocol):
         keywords: dict[str, Any],
     ) -> torch.Tensor:
         """Return `[T, H, value_size]` for query `[T, H, key_size]`, key and value `[T, Hkv, ...]`, all contiguous."""
-        ...
-
-
-class NativeBinding(AttentionBinding, Protocol):
-    """A binding whose attention is also a C function."""
-
-    @property
-    def native(self) -> NativeAttention | None:
-        """The function, if the layer has one."""
-        ...
-
-    def native_step(self) -> int:
-        """Its argument in this forward."""
         ...
 
 
@@ -106,8 +93,7 @@ def binding_of(module: torch.nn.Module) -> AttentionBinding:
     Raises:
         ModelError: it is bound to nothing.
     """
-    binding: AttentionBinding = bindings_of(module).partners[module]
-    return binding
+    return bindings_of(module).partners[module]
 
 
 def bindings_of(module: torch.nn.Module) -> Bindings:

@@ -9,7 +9,15 @@ from typing import Any, Protocol
 
 import torch
 
-from ..api import AttentionLayer, AttentionShape, LayerInfo, ModelError, NativeAttention, PluginError
+from ..api import (
+    AttentionLayer,
+    AttentionShape,
+    LayerInfo,
+    ModelError,
+    NativeAttention,
+    NativeAttentionLayer,
+    PluginError,
+)
 from ..plugins import GROUPS
 from .attention_interface import ATTENTION_IMPLEMENTATION, Bindings
 from .discovery import discover_attention
@@ -170,16 +178,21 @@ class _BoundAttention:
         mask: torch.Tensor | None,
         keywords: dict[str, Any],
     ) -> torch.Tensor:
-        output: torch.Tensor = self.impl.forward(self.step.metadata, query, key, value)
-        return output
+        return self.impl.forward(self.step.metadata, query, key, value)
+
+
+@dataclass(frozen=True, slots=True)
+class _BoundNativeAttention(_BoundAttention):
+    """One that is also a C function."""
+
+    impl: NativeAttentionLayer
 
     @property
     def native(self) -> NativeAttention | None:
-        return getattr(self.impl, "native", None)
+        return self.impl.native
 
     def native_step(self) -> int:
-        step: int = self.impl.native_step(self.step.metadata)  # type: ignore[attr-defined]
-        return step
+        return self.impl.native_step(self.step.metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +207,11 @@ class _BoundModule:
 
 
 def _binding(layer: RoutedLayer, step: _Step) -> _BoundAttention | _BoundModule:
-    return (_BoundModule if layer.attention is None else _BoundAttention)(layer.impl, step)
+    if layer.attention is None:
+        return _BoundModule(layer.impl, step)
+    if isinstance(layer.impl, NativeAttentionLayer):
+        return _BoundNativeAttention(layer.impl, step)
+    return _BoundAttention(layer.impl, step)
 
 
 def _nobody_claims(info: LayerInfo, shape: AttentionShape, backends: Sequence[Backend]) -> str:

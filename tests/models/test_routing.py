@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from outrider.api import ModelError, PluginError
+from outrider.api import LayerInfo, ModelError, NativeAttention, PluginError
+from outrider.models.attention_interface import bindings_of
 from outrider.models.hidden_states import HiddenStateCapture
 from outrider.models.routing import RoutedModel
 
@@ -84,6 +85,32 @@ def test_only_the_asked_rows_get_logits_with_the_scaling_of_the_architecture(kit
     logits = routed_logits(route(model, kit.SequenceBackend()), ids, positions, logits_to_keep=rows)
     assert logits.shape == (4, 64)
     assert close(logits, expected)
+
+
+def test_a_layer_that_is_also_a_c_function_says_so_inside_a_forward(kit: Any) -> None:
+    native = NativeAttention(function=1, layer=2, form="any")
+
+    class NativeLayer(kit.SequenceLayer):
+        native: NativeAttention | None = None  # known once the cache is bound
+
+        def native_step(self, metadata: list[int]) -> int:
+            return len(metadata)
+
+    class NativeBackend(kit.SequenceBackend):
+        def claim_layer(self, layer: LayerInfo) -> Any:
+            return None if layer.attention is None else NativeLayer(layer)
+
+    seen = []
+    for backend in (kit.SequenceBackend(), NativeBackend()):
+        routed = route(kit.build("llama"), backend)
+        routed.layers[0].impl.native = native  # type: ignore[attr-defined]
+        routed.layers[0].module.register_forward_pre_hook(
+            lambda module, inputs: seen.append(bindings_of(module).partners[module])
+        )
+        routed_logits(routed, *flat_batch()[1:])
+    plain, bound = seen
+    assert not hasattr(plain, "native_step")
+    assert (bound.native, bound.native_step()) == (native, len(LENGTHS))
 
 
 @pytest.mark.parametrize(
