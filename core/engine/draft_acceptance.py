@@ -12,25 +12,7 @@ from dataclasses import dataclass, field
 
 _NUM_CONFIDENCES = 12
 _WITHOUT_CONFIDENCE = _NUM_CONFIDENCES - 1
-_STREAKS = (
-    0,
-    1,
-    2,
-    2,
-    3,
-    3,
-    3,
-    3,
-    4,
-    4,
-    4,
-    4,
-    4,
-    4,
-    4,
-    4,
-)  # class of 0, 1, 2, ... tokens; longer ones: the last
-_NUM_STREAKS = 6
+_NUM_STREAKS = 6  # classes: of no token, 1, 2 to 3, 4 to 7, 8 to 15, more
 _PRIOR_RATE, _PRIOR_ANSWERS, _PRIOR_WEIGHT = 0.4, 0.9, 2.0
 _ENOUGH = 50.0  # observations that need no prior
 _PARENT_WEIGHT = 6.0  # observations of its own that count as much as what the estimate above says
@@ -235,7 +217,7 @@ class Acceptance:
 
 
 def _streak_class(streak: int) -> int:
-    return _STREAKS[streak] if streak < len(_STREAKS) else _NUM_STREAKS - 1
+    return min(streak.bit_length(), _NUM_STREAKS - 1)
 
 
 def _confidence_class(confidence: float) -> int:

@@ -55,7 +55,7 @@ class Scheduler:
     ) -> None:
         self.kv_cache = kv_cache
         self.draft_limits = draft_limits or DraftLimits()
-        self.draft_policy = draft_policy or FixedDrafts(self.draft_limits.num_speculative_tokens)
+        self.draft_policy = draft_policy or FixedDrafts([(1, 1, self.draft_limits.num_speculative_tokens)])
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.enable_chunked_prefill = enable_chunked_prefill

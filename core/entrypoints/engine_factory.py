@@ -14,7 +14,7 @@ from ..config import EngineConfig, SpeculativeConfig
 from ..engine.core import EngineCore
 from ..engine.draft_adaptive import AdaptiveDrafts
 from ..engine.draft_cost import VerifyCost
-from ..engine.draft_fixed import DraftsPerBatchSize, FixedDrafts
+from ..engine.draft_fixed import FixedDrafts
 from ..engine.draft_limits import DraftLimits
 from ..engine.draft_policy import DraftPolicy
 from ..engine.kv_cache import KVCacheManager
@@ -145,10 +145,8 @@ def _build_draft_policy(
     measure: Callable[[], Mapping[int, float]],
 ) -> DraftPolicy:
     table = speculative.num_speculative_tokens_per_batch_size
-    if table is not None:
-        return DraftsPerBatchSize(table)
-    if not speculative.adaptive:
-        return FixedDrafts(num_speculative_tokens)
+    if table is not None or not speculative.adaptive:
+        return FixedDrafts(table or [(1, 1, num_speculative_tokens)])
     return AdaptiveDrafts(
         num_speculative_tokens,
         VerifyCost(measure()),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.engine.draft_fixed import DraftsPerBatchSize, FixedDrafts
+from outrider.engine.draft_fixed import FixedDrafts
 
 from .fake_runner import oracle
 from .harness import Harness
 
 
 def test_a_fixed_number_is_asked_for_and_verified_in_full() -> None:
-    policy = FixedDrafts(4)
+    policy = FixedDrafts([(1, 1, 4)])
     assert policy.budgets({"a": 9, "b": 2, "c": 0}) == {"a": 4, "b": 2, "c": 0}
     assert policy.lengths({"a": [1, 2, 3, 4], "b": []}, {}, 2) == {"a": 4, "b": 0}
 
@@ -22,13 +22,13 @@ def test_a_fixed_number_is_asked_for_and_verified_in_full() -> None:
 def test_a_table_gives_a_number_by_batch_size_and_a_gap_the_one_before_it(
     batch_size: int, number: int
 ) -> None:
-    policy = DraftsPerBatchSize([(1, 2, 5), (4, 8, 2), (16, 64, 0)])
+    policy = FixedDrafts([(1, 2, 5), (4, 8, 2), (16, 64, 0)])
     room = {f"r{i}": 9 for i in range(batch_size)}
     assert policy.budgets(room) == dict.fromkeys(room, number)
 
 
 def test_the_batch_size_is_that_of_the_step_to_come() -> None:
-    policy = DraftsPerBatchSize([(1, 1, 3), (2, 8, 1)])
+    policy = FixedDrafts([(1, 1, 3), (2, 8, 1)])
     harness = Harness(num_speculative_tokens=3, drafter=oracle(), draft_policy=policy)
     harness.add("short", [1, 2], max_tokens=2, seed=0)
     harness.add("long", [3, 4], max_tokens=12, seed=0)

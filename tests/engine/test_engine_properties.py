@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from outrider.api import ProposerCapabilities, SamplingParams
 from outrider.engine.draft_adaptive import AdaptiveDrafts
 from outrider.engine.draft_cost import VerifyCost
-from outrider.engine.draft_fixed import DraftsPerBatchSize
+from outrider.engine.draft_fixed import FixedDrafts
 from outrider.engine.draft_policy import DraftPolicy
 
 from .fake_runner import mix
@@ -63,7 +63,7 @@ def policies(draw: st.DrawFn, num_speculative_tokens: int) -> DraftPolicy | None
     if num_speculative_tokens == 0 or draw(st.booleans()):
         return None
     if draw(st.booleans()):
-        return DraftsPerBatchSize([(1, 1, draw(st.integers(0, 5))), (3, 9, draw(st.integers(0, 5)))])
+        return FixedDrafts([(1, 1, draw(st.integers(0, 5))), (3, 9, draw(st.integers(0, 5)))])
     return AdaptiveDrafts(
         num_speculative_tokens,
         VerifyCost(draw(st.dictionaries(st.integers(1, 9), durations, min_size=1))),

@@ -10,7 +10,7 @@ import pytest
 from outrider import LLM, SamplingParams, hookimpl
 from outrider.api import DraftTokens, ProposeContext, ProposerCapabilities
 from outrider.engine.draft_adaptive import AdaptiveDrafts
-from outrider.engine.draft_fixed import DraftsPerBatchSize, FixedDrafts
+from outrider.engine.draft_fixed import FixedDrafts
 from outrider.testing.harness import Harness
 from outrider.testing.proposers import RandomProposer, SelfProposer
 from outrider.testing.torch_attention import TorchAttentionBackend
@@ -47,7 +47,7 @@ def test_a_wrong_drafter_is_trimmed(tiny: Path) -> None:
     [
         ({}, FixedDrafts),
         ({"adaptive": True}, AdaptiveDrafts),
-        ({"num_speculative_tokens_per_batch_size": [(1, 1, 3), (2, 8, 0)]}, DraftsPerBatchSize),
+        ({"num_speculative_tokens_per_batch_size": [(1, 1, 3), (2, 8, 0)]}, FixedDrafts),
     ],
 )
 def test_the_configuration_decides_who_decides(tiny: Path, options: dict[str, Any], policy: type) -> None:
