@@ -160,7 +160,7 @@ class EngineCore:
         verify_seconds, other_seconds = after - before, before - begin + self._clock() - after
         self.stats.verify_seconds += verify_seconds
         self.stats.other_seconds += other_seconds
-        self.scheduler.observe_step(plan, verify_seconds, other_seconds)
+        self.scheduler.drafts.observe_step(plan, verify_seconds, other_seconds)
         return outputs
 
     def post_step(self) -> None:
@@ -180,8 +180,8 @@ class EngineCore:
             self.stats.num_plugin_errors += 1
             raise
         after = self._clock()
-        self.scheduler.draft_policy.observe_proposal(budgets, after - before)
-        self.scheduler.update_draft_token_ids(drafts, budgets, self.stats)
+        self.scheduler.drafts.policy.observe_proposal(budgets, after - before)
+        self.scheduler.drafts.keep(self.scheduler.requests, drafts, budgets, self.stats)
         self.stats.num_plugin_errors += drafts.num_errors
         self.stats.draft_seconds += after - before
         self.stats.other_seconds += before - begin + self._clock() - after

@@ -7,16 +7,14 @@ computed, and a step moves the second toward the first.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from ..api import ConfigError
-from ..metrics.stats import EngineStats, SpecDecodeStats
+from ..metrics.stats import SpecDecodeStats
 from .commit import commit
-from .draft_fixed import FixedDrafts
-from .draft_limits import DraftLimits
-from .draft_policy import DraftPolicy
+from .drafts import Drafts
 from .kv_cache import KVCacheManager
-from .outputs import CachedRequestData, DraftTokenIds, ModelRunnerOutput, NewRequestData, SchedulerOutput
+from .outputs import CachedRequestData, ModelRunnerOutput, NewRequestData, SchedulerOutput
 from .request import FinishReason, Request, RequestStatus
 
 
@@ -31,8 +29,7 @@ class Scheduler:
         max_num_batched_tokens: most tokens of a step.
         enable_chunked_prefill: whether a prompt may be computed over several steps.
         max_model_len: most tokens of a request, prompt and output.
-        draft_limits: how many drafts there is room for; None: nobody drafts.
-        draft_policy: how many of those to ask for and to verify; None: all.
+        drafts: how many each request gets; None: nobody drafts.
 
     Attributes:
         max_len: most tokens a request can really have: the smaller of `max_model_len` and the capacity of the KV cache.
@@ -50,12 +47,10 @@ class Scheduler:
         max_num_batched_tokens: int,
         max_model_len: int,
         enable_chunked_prefill: bool = True,
-        draft_limits: DraftLimits | None = None,
-        draft_policy: DraftPolicy | None = None,
+        drafts: Drafts | None = None,
     ) -> None:
         self.kv_cache = kv_cache
-        self.draft_limits = draft_limits or DraftLimits()
-        self.draft_policy = draft_policy or FixedDrafts([(1, 1, self.draft_limits.num_speculative_tokens)])
+        self.drafts = drafts or Drafts()
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.enable_chunked_prefill = enable_chunked_prefill
@@ -139,7 +134,7 @@ class Scheduler:
                 if sampled:
                     request.num_computed_tokens -= num_drafts - (len(sampled) - 1)
                     num_committed = commit(request, sampled, num_drafts, self.max_len, stats)
-                    self.draft_policy.observe_tokens(request_id, request.token_ids[-num_committed:])
+                    self.drafts.policy.observe_tokens(request_id, request.token_ids[-num_committed:])
                     advanced.append((request, num_committed))
             if request.is_finished:
                 self.running.remove(request)
@@ -147,15 +142,6 @@ class Scheduler:
             else:
                 self._drafting.append(request)
         return advanced
-
-    def observe_step(self, plan: SchedulerOutput, seconds: float, other_seconds: float) -> None:
-        """Tell the draft policy what the forward over `plan` took, and the engine around it."""
-        num_requests = len(plan.num_scheduled_tokens)
-        num_rows = plan.total_num_scheduled_tokens
-        num_drafts = sum(map(len, plan.scheduled_spec_decode_tokens.values()))
-        self.draft_policy.observe_step(
-            num_requests, num_rows, seconds, other_seconds, has_prompt=num_rows > num_requests + num_drafts
-        )
 
     def draft_budgets(self, num_skipped: Counter[str]) -> dict[str, int]:
         """Return the draft budget of every request of the last step that is still running, in batch order.
@@ -165,33 +151,12 @@ class Scheduler:
         """
         drafting = [request for request in self._drafting if request.status is RequestStatus.RUNNING]
         self._drafting = []
-        room = self.draft_limits.room(
+        return self.drafts.budgets(
             drafting,
             max_len=self.max_len,
             block_size=self.kv_cache.block_size,
             num_skipped=num_skipped,
         )
-        return self.draft_policy.budgets(room) if room else {}
-
-    def update_draft_token_ids(
-        self, drafts: DraftTokenIds, budgets: Mapping[str, int], stats: EngineStats
-    ) -> None:
-        """Keep the drafts for the next step, cut to their budgets and to what the policy wants verified.
-
-        Args:
-            stats: what the policy cuts is counted here.
-        """
-        proposed = {
-            request_id: list(drafts.draft_token_ids.get(request_id, ())[:budget])
-            for request_id, budget in budgets.items()
-            if budget > 0
-        }
-        lengths = self.draft_policy.lengths(proposed, drafts.confidence, len(budgets))
-        for request_id, token_ids in proposed.items():
-            kept = token_ids[: lengths[request_id]]
-            self.requests[request_id].spec_token_ids = kept
-            stats.num_trimmed_draft_tokens += len(token_ids) - len(kept)
-            stats.num_shadow_drafts += bool(token_ids) and not kept
 
     def _schedule_running(
         self, num_scheduled: dict[str, int], drafts: dict[str, list[int]], preempted: set[str]
@@ -281,7 +246,7 @@ class Scheduler:
         num_reserved_blocks: int = 0,
     ) -> bool:
         """Make room for the rows and for what a drafter writes beyond them, and leave some blocks to others."""
-        num_tokens = request.num_computed_tokens + num_rows + self.draft_limits.num_lookahead_tokens
+        num_tokens = request.num_computed_tokens + num_rows + self.drafts.limits.num_lookahead_tokens
         return self.kv_cache.allocate(
             request, min(num_tokens, self.max_len), cached_block_ids, num_reserved_blocks=num_reserved_blocks
         )
@@ -296,13 +261,13 @@ class Scheduler:
         self.waiting.appendleft(request)
 
     def _retire(self, request: Request) -> None:
-        if self.draft_limits.num_lookahead_tokens == 0:
+        if self.drafts.limits.num_lookahead_tokens == 0:
             # Otherwise a drafter's own KV may end where the last step began: it never sees that step's rows.
             self.kv_cache.cache_full_blocks(request, request.num_computed_tokens)
         if request.state_index >= 0:  # the runner holds it
             self._finished_req_ids.add(request.request_id)
         self._release(request)
-        self.draft_policy.forget(request.request_id)
+        self.drafts.policy.forget(request.request_id)
         del self.requests[request.request_id]
 
     def _release(self, request: Request) -> None:

@@ -17,6 +17,7 @@ from ..engine.draft_cost import VerifyCost
 from ..engine.draft_fixed import FixedDrafts
 from ..engine.draft_limits import DraftLimits
 from ..engine.draft_policy import DraftPolicy
+from ..engine.drafts import Drafts
 from ..engine.kv_cache import KVCacheManager
 from ..engine.scheduler import Scheduler
 from ..metrics.log_line import PeriodicLogLine
@@ -96,7 +97,7 @@ def _build(config: EngineConfig) -> Engine:
     num_drafts = min(num_speculative_tokens, scheduler.max_len - 2)
     warm_up(runner, batch, num_drafts=num_drafts)
     if config.speculative is not None:
-        scheduler.draft_policy = _build_draft_policy(
+        scheduler.drafts.policy = _build_draft_policy(
             config.speculative,
             num_speculative_tokens,
             capabilities,
@@ -218,7 +219,7 @@ def _build_scheduler(
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
         max_model_len=loaded.max_model_len,
         enable_chunked_prefill=config.scheduler.enable_chunked_prefill,
-        draft_limits=draft_limits,
+        drafts=Drafts(draft_limits),
     )
 
 

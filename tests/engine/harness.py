@@ -11,6 +11,7 @@ from outrider.api import ProposerCapabilities, SamplingParams
 from outrider.engine.core import EngineCore
 from outrider.engine.draft_limits import DraftLimits
 from outrider.engine.draft_policy import DraftPolicy
+from outrider.engine.drafts import Drafts
 from outrider.engine.kv_cache import KVCacheManager
 from outrider.engine.request import Request
 from outrider.engine.request_output import RequestOutput
@@ -98,8 +99,7 @@ class Harness:
             max_num_batched_tokens=max_num_batched_tokens,
             max_model_len=max_model_len,
             enable_chunked_prefill=enable_chunked_prefill,
-            draft_limits=DraftLimits(num_speculative_tokens, capabilities),
-            draft_policy=draft_policy,
+            drafts=Drafts(DraftLimits(num_speculative_tokens, capabilities), draft_policy),
         )
         self.runner = FakeRunner(
             num_blocks,

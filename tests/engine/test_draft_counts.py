@@ -14,7 +14,7 @@ class Halving(FixedDrafts):
     """Has every other draft verified by half, and none of the others."""
 
     def __init__(self) -> None:
-        super().__init__(4)
+        super().__init__([(1, 1, 4)])
         self.num_calls = 0
 
     def lengths(

@@ -52,7 +52,19 @@ def test_a_wrong_drafter_is_trimmed(tiny: Path) -> None:
 )
 def test_the_configuration_decides_who_decides(tiny: Path, options: dict[str, Any], policy: type) -> None:
     harness = Harness(tiny, RandomProposer, options=options)
-    assert type(harness.core.scheduler.draft_policy) is policy
+    assert type(harness.core.scheduler.drafts.policy) is policy
+
+
+@pytest.mark.parametrize(
+    ("options", "alone", "both"),
+    [({}, 4, 4), ({"num_speculative_tokens_per_batch_size": [(1, 1, 3), (2, 8, 0)]}, 3, 0)],
+)
+def test_a_fixed_number_is_for_all_and_a_table_goes_by_the_batch(
+    tiny: Path, options: dict[str, Any], alone: int, both: int
+) -> None:
+    policy = Harness(tiny, RandomProposer, options=options).core.scheduler.drafts.policy
+    assert policy.budgets({"a": 9}) == {"a": alone}
+    assert policy.budgets({"a": 9, "b": 9}) == {"a": both, "b": both}
 
 
 class Recording(RandomProposer):
