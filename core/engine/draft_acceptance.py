@@ -14,7 +14,6 @@ _NUM_CONFIDENCES = 12
 _WITHOUT_CONFIDENCE = _NUM_CONFIDENCES - 1
 _NUM_STREAKS = 6  # classes: of no token, 1, 2 to 3, 4 to 7, 8 to 15, more
 _PRIOR_RATE, _PRIOR_ANSWERS, _PRIOR_WEIGHT = 0.4, 0.9, 2.0
-_ENOUGH = 50.0  # observations that need no prior
 _PARENT_WEIGHT = 6.0  # observations of its own that count as much as what the estimate above says
 _KEEP = 0.996  # of a count at each observation: half is forgotten after 170
 _REQUEST_WEIGHT = 10.0
@@ -41,8 +40,6 @@ class _Rate:
     def estimate(self) -> float:
         if self.parent is not None:
             weight, prior = _PARENT_WEIGHT, self.parent.estimate()
-        elif self.num_trials > _ENOUGH:
-            return self.num_successes / self.num_trials
         else:
             weight = _PRIOR_WEIGHT
             prior = self.prior if isinstance(self.prior, float) else self.prior.estimate()
