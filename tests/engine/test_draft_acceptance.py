@@ -104,6 +104,20 @@ def test_a_proposer_that_seldom_has_anything_is_expected_to_have_nothing() -> No
     assert acceptance.expect("r", 1, is_drafted=True)[0] > 0.7
 
 
+def test_whether_a_proposer_has_anything_is_expected_by_how_it_did_just_before() -> None:
+    """It has something for long, then nothing for long; right is whatever it has."""
+    acceptance = Acceptance(1)
+    chances = []
+    for i in range(400):
+        if i in (385, 399):
+            chances.append((acceptance.expect("r", 1) or [0.0])[0])
+        acceptance.add_draft("r", [1] if i % 20 < 10 else [], None)
+        acceptance.add_tokens("r", [1])
+    after_drafts, after_nothing = chances
+    assert after_drafts > 0.75
+    assert after_nothing < 0.25
+
+
 def test_what_was_forgotten_or_never_known_is_no_error() -> None:
     acceptance = Acceptance(2)
     acceptance.forget("r")

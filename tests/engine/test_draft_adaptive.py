@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -109,6 +110,53 @@ def test_a_drafter_that_becomes_good_is_noticed_and_so_is_one_that_becomes_bad()
     world.chances = [0.0]
     world.run(policy, 100)
     assert world.run(policy, 1000) >= 0.97 * world.expect(0)
+
+
+def test_a_dear_drafter_that_becomes_good_is_noticed_from_short_drafts() -> None:
+    """Those of full length are too dear to be tried often."""
+    gains = []
+    for seed in range(8):
+        world = World([0.0], skinny(STEP, 0.1), lambda length: 0.1 * STEP * length, noise=0.05, seed=seed)
+        policy = AdaptiveDrafts(LENGTH, measured(world))
+        world.run(policy, 1000)
+        world.chances = [0.9]
+        gains.append(world.run(policy, 400) / world.expect(0))
+    assert mean(gains) > 1.2
+
+
+def test_a_drafter_that_takes_longer_than_a_step_and_becomes_good_is_noticed() -> None:
+    world = World([0.0], skinny(STEP, 0.02), lambda length: 2 * STEP, noise=0.05)
+    policy = AdaptiveDrafts(LENGTH, measured(world))
+    world.run(policy, 1000)
+    world.chances = [1.0]
+    world.run(policy, 4000)
+    assert world.run(policy, 300) >= 0.95 * max(world.expect(length) for length in range(9))
+
+
+def test_noise_does_not_make_a_draft_that_costs_a_little_too_much_look_worth_it() -> None:
+    worlds = [World([0.5], skinny(STEP, 1.05 * 0.5), other=0, noise=0.05, seed=seed) for seed in range(24)]
+    for world in worlds:
+        world.run(AdaptiveDrafts(LENGTH, measured(world, spread=0.05)), 1500)
+    assert mean(sum(world.num_verified) for world in worlds) < 0.12 * 1500
+
+
+def test_requests_that_end_early_hold_those_that_stay_up_little() -> None:
+    """Drafts make the good half end early; the batch then still waits for the others, whose steps were longer."""
+    gains = []
+    for seed in range(8):
+        chances = [0.9] * 4 + [0.1] * 4
+        world = World(chances, skinny(STEP, 0.1), num_tokens=100, noise=0.05, seed=seed)
+        world.run(AdaptiveDrafts(LENGTH, measured(world)), 100)
+        gains.append(100 * (world.verify(8) + world.other) / world.seconds)
+    assert mean(gains) > 0.95
+
+
+def test_a_step_that_was_held_up_outside_the_forward_does_not_make_rows_look_cheap() -> None:
+    world = World([0.2], skinny(STEP, 0.3))
+    policy = AdaptiveDrafts(LENGTH, measured(world))
+    world.run(policy, 300)
+    policy.observe_step(1, 1, STEP, 100 * STEP, has_prompt=False)
+    assert policy.lengths({"r0": [RIGHT] * LENGTH}, {}, 1) == {"r0": 0}
 
 
 def test_requests_are_told_apart() -> None:

@@ -65,6 +65,14 @@ def test_spikes_do_not_bend_the_curve(num_rows: int) -> None:
     assert ratio(cost, 5) == pytest.approx(true[5] / true[1], rel=0.1)
 
 
+def test_one_step_that_was_held_up_hardly_changes_the_scale() -> None:
+    cost = VerifyCost(MEASURED)
+    for _ in range(100):
+        cost.observe(1, 0.010)
+    cost.observe(1, 1.0)
+    assert cost.seconds(1) < 0.012
+
+
 def test_times_that_cannot_be_are_ignored() -> None:
     cost = VerifyCost(MEASURED)
     cost.observe(1, 0.0)
