@@ -1,10 +1,9 @@
-"""What one step of the runner costs: `python benchmarks/step_cost.py --model smollm2 --weights bfloat16 int8`.
+"""What one step of the runner costs: `python benchmarks/step_cost.py --weights float32 bfloat16 int8`.
 
 Against the rows of the forward, the length of the context and the size of the batch; and a prompt against transformers'
 own forward on the same checkpoint. Everything is measured in turn in each round, so that whatever else the machine does
 meets all of it. The keys and values of the context are made up: what they are does not change what a step costs. Times
-are the best of all rounds, the step's median beside them; `outside` is what is not the model: describing the step's
-rows, sampling, verification.
+are the best of all rounds; outside the model are describing the step's rows, sampling and verification.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from step_runner import BLOCK_SIZE, Case, Runner, Sample, Transformers
@@ -46,22 +44,15 @@ class Measured:
         """Of the fastest step."""
         return min(one.seconds for one in self.samples)
 
-    def cells(self, unit: Measured) -> list[str]:
-        """Values of `COLUMNS`; `unit` is the first of the table."""
+    @property
+    def outside(self) -> float:
+        """Share of a step that is not the model, each of the two at its fastest."""
         model = min(one.model_seconds for one in self.samples)
         outside = min(one.seconds - one.model_seconds for one in self.samples)
-        return [
-            f"{1e3 * self.seconds:.2f}",
-            f"{1e3 * median(one.seconds for one in self.samples):.2f}",
-            f"{self.seconds / unit.seconds:.2f}",
-            f"{1e3 * model:.2f}",
-            f"{1e3 * outside:.2f}",
-            f"{outside / (model + outside):.1%}",
-        ]
+        return outside / (model + outside)
 
 
 Results = dict[tuple[str, Case], Measured]
-COLUMNS = ["ms", "median ms", "times the first", "model ms", "outside ms", "outside"]
 
 
 def measure(jobs: Sequence[tuple[str, Any, Case]], repeats: int, say: Callable[[str], None]) -> Results:
@@ -77,49 +68,67 @@ def measure(jobs: Sequence[tuple[str, Any, Case]], repeats: int, say: Callable[[
     return results
 
 
-def markdown(title: str, first: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; the columns of `first`, then `COLUMNS`."""
-    lines = [[*first, *COLUMNS], ["---:"] * (len(first) + len(COLUMNS)), *rows]
+def markdown(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], align: str = "---:") -> str:
+    """A table; `align` is for its first column, the others hold numbers."""
+    lines = [head, [align, *["---:"] * (len(head) - 1)], *rows]
     return "\n".join([f"### {title}", "", *("| " + " | ".join(line) + " |" for line in lines), ""])
 
 
 def tables(results: Results, systems: Sequence[str], others: Sequence[str], longest: int) -> list[str]:
-    """Markdown tables: per system of ours rows, context and batch; then the prompt on all systems."""
-    found = []
-    for system in systems:
+    """Markdown tables: rows, context and batch, our systems side by side; then the prompt on all systems."""
+    names = [system.removeprefix("outrider ") for system in systems]
+    head = [*(f"{name} ms" for name in names), *(f"{name} / first" for name in names)]
 
-        def rows(cases: Sequence[Case], head: Callable[[Case], list[str]], system: str = system) -> Any:
-            unit = results[system, cases[0]]
-            return [[*head(case), *results[system, case].cells(unit)] for case in cases]
-
-        found += [
-            markdown(
-                f"{system}: rows of one request, context {SHORT}",
-                ["rows"],
-                rows([Case(num, SHORT) for num in ROWS], lambda case: [str(case.num_rows)]),
-            ),
-            markdown(
-                f"{system}: context of one request",
-                ["rows", "context"],
-                [
-                    row
-                    for num in VERIFIED_ROWS
-                    for row in rows(
-                        [Case(num, context) for context in CONTEXTS if context <= longest],
-                        lambda case: [str(case.num_rows), str(case.context)],
-                    )
-                ],
-            ),
-            markdown(
-                f"{system}: batch, one row per request, context {SHORT}",
-                ["requests"],
-                rows([Case(1, SHORT, num) for num in BATCHES], lambda case: [str(case.num_reqs)]),
-            ),
+    def cells(cases: Sequence[Case]) -> list[list[str]]:
+        """Milliseconds, and times the first of the cases."""
+        times = [[results[system, case].seconds for system in systems] for case in cases]
+        return [
+            [
+                *(f"{1e3 * seconds:.2f}" for seconds in line),
+                *(f"{seconds / first:.2f}" for seconds, first in zip(line, times[0], strict=True)),
+            ]
+            for line in times
         ]
+
+    rows = [Case(num, SHORT) for num in ROWS]
+    contexts = [[Case(num, context) for context in CONTEXTS if context <= longest] for num in VERIFIED_ROWS]
+    batches = [Case(1, SHORT, num) for num in BATCHES]
     prompt = Case(PROMPT, PROMPT)
-    unit = results[systems[0], prompt]
-    lines = [[name, *results[name, prompt].cells(unit)] for name in (*systems, *others)]
-    return [*found, markdown(f"A prompt of {PROMPT} tokens", ["system"], lines)]
+    return [
+        markdown(
+            f"Rows of one request, context {SHORT}: what verifying costs",
+            ["rows", *head],
+            [[str(case.num_rows), *line] for case, line in zip(rows, cells(rows), strict=True)],
+        ),
+        markdown(
+            "Context of one request, plain (1 row) and verifying (5 and 9 rows)",
+            ["rows", "context", *head],
+            [
+                [str(case.num_rows), str(case.context), *line]
+                for cases in contexts
+                for case, line in zip(cases, cells(cases), strict=True)
+            ],
+        ),
+        markdown(
+            f"Batch, one row per request, context {SHORT}",
+            ["requests", *head],
+            [[str(case.num_reqs), *line] for case, line in zip(batches, cells(batches), strict=True)],
+        ),
+        markdown(
+            "Share of those steps outside the model",
+            ["requests", *names],
+            [
+                [str(case.num_reqs), *(f"{results[system, case].outside:.1%}" for system in systems)]
+                for case in batches
+            ],
+        ),
+        markdown(
+            f"A prompt of {PROMPT} tokens",
+            ["system", "ms"],
+            [[name, f"{1e3 * results[name, prompt].seconds:.2f}"] for name in (*systems, *others)],
+            align=":---",
+        ),
+    ]
 
 
 def cases_of(longest: int) -> list[Case]:

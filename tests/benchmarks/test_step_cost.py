@@ -23,8 +23,7 @@ class Spy:
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         self.plans.append(plan)
-        result: ModelRunnerOutput = self.runner.execute(plan)
-        return result
+        return self.runner.execute(plan)
 
 
 @pytest.fixture(scope="module")
@@ -72,21 +71,36 @@ def test_the_first_round_does_not_count_and_each_begins_elsewhere() -> None:
     assert [len(one.samples) for one in results.values()] == [2, 2, 2]
 
 
-def test_times_are_the_best_and_ratios_go_by_the_first_of_the_table() -> None:
-    case = Case(1, 4)
-    unit = Measured("x", case, [Sample(0.004, 0.003), Sample(0.002, 0.0015), Sample(0.010, 0.001)])
-    assert unit.cells(unit) == ["2.00", "4.00", "1.00", "1.00", "0.50", "33.3%"]
-    assert Measured("x", case, [Sample(0.003, 0.003)]).cells(unit)[2] == "1.50"
-
-
-def test_every_shape_is_in_a_table() -> None:
+def test_the_tables_show_every_shape_and_the_formats_side_by_side() -> None:
     longest = CONTEXTS[2]
     cases = cases_of(longest)
     assert max(case.context for case in cases) == longest
-    results = {("ours", case): Measured("ours", case, [Sample(1.0, 0.5)]) for case in cases}
-    text = "\n".join(tables(results, ["ours"], [], longest))
-    num_lines = sum(
-        line.startswith("| ") and "ms" not in line and "---" not in line for line in text.splitlines()
+    results = {
+        (name, case): Measured(name, case, [Sample(seconds, seconds / 2), Sample(9.0, 8.0)])
+        for name, factor in (("outrider float32", 2.0), ("outrider int8", 1.0), ("other", 3.0))
+        for case in cases
+        for seconds in [factor * 1e-3 * case.num_rows * case.num_reqs]
+    }
+    rows, contexts, batches, outside, prompt = (
+        table.splitlines()[2:]
+        for table in tables(results, ["outrider float32", "outrider int8"], ["other"], longest)
     )
-    # One row at the shortest context stands in three tables, five and nine rows in two.
-    assert num_lines == len(cases) + 4
+    assert rows[:4] == [
+        "| rows | float32 ms | int8 ms | float32 / first | int8 / first |",
+        "| ---: | ---: | ---: | ---: | ---: |",
+        "| 1 | 2.00 | 1.00 | 1.00 | 1.00 |",
+        "| 2 | 4.00 | 2.00 | 2.00 | 2.00 |",
+    ]
+    # Each number of rows has a first line of its own.
+    assert contexts[5] == "| 5 | 128 | 10.00 | 5.00 | 1.00 | 1.00 |"
+    assert batches[3] == "| 2 | 4.00 | 2.00 | 2.00 | 2.00 |"
+    assert outside[2] == "| 1 | 50.0% | 50.0% |"
+    assert prompt == [
+        "| system | ms |",
+        "| :--- | ---: |",
+        "| outrider float32 | 1024.00 |",
+        "| outrider int8 | 512.00 |",
+        "| other | 1536.00 |",
+    ]
+    # One row at the shortest context stands in three tables, five and nine rows in two; the prompt is in its own.
+    assert sum(len(table) - 2 for table in (rows, contexts, batches)) == len(cases) - 1 + 4
