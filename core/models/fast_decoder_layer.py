@@ -11,13 +11,14 @@ import torch
 from torch import nn
 
 from ..kernels.cpu.decoder import AFTER, BEFORE, run_layers
-from ..kernels.cpu.decoder_records import LAYER, layer_record
+from ..kernels.cpu.decoder_records import layer_record
 from ..kernels.cpu.decoder_workspace import DecoderWorkspace, Sizes
+from ..kernels.cpu.product import Matrix
 from ..kernels.cpu.weights import NOTHING
 from .attention_interface import binding_of
 from .packed_layers import PackedLinear, PackedRMSNorm
 
-_Array = npt.NDArray[np.float32]
+_MATRICES = "q", "k", "v", "o", "gate", "up", "down"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +26,15 @@ class LlamaShape:
     """What the kernels need of a decoder layer.
 
     Attributes:
-        arrays: weights, scales, biases, norms: what `record` points to.
         record: `[1]` of `LAYER`.
+        kept: what it points to.
         like: an empty array of the weights' type.
     """
 
     attention: nn.Module
     sizes: Sizes
-    arrays: tuple[Any, ...]
     record: npt.NDArray[np.void]
+    kept: tuple[Any, ...]
     like: npt.NDArray[Any]
 
     @classmethod
@@ -50,12 +51,12 @@ class LlamaShape:
             if _has_weights(module)
         }
         norms = {name: linears.pop(name, None) for name in ("q_norm", "k_norm")}
-        if linears.keys() != {f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")}:
+        if linears.keys() != {f"{name}_proj" for name in _MATRICES}:
             return None
         if not all(isinstance(module, PackedLinear) for module in linears.values()):
             return None
         layers: dict[str, Any] = linears
-        formats = {module.packed.format for module in layers.values()}
+        formats = {module.packed.values.dtype for module in layers.values()}
         size = getattr(attention, "head_dim", None)
         q, k, v, gate, up = (layers[f"{name}_proj"] for name in ("q", "k", "v", "gate", "up"))
         present: list[Any] = [norm for norm in norms.values() if norm is not None]
@@ -74,18 +75,12 @@ class LlamaShape:
             return None
         input_norm: Any = children["input_layernorm"]
         output_norm: Any = children["post_attention_layernorm"]
-        head_norms = (
+        q_norm, k_norm, head_epsilon = (
             (present[0].scale, present[1].scale, present[0].epsilon)
             if present
             else (NOTHING, NOTHING, np.float32(0))
         )
-        q_k_v = (array for name in "qkv" for array in _arrays(layers[f"{name}_proj"]))
-        gate_up_down = (array for name in ("gate", "up", "down") for array in _arrays(layers[f"{name}_proj"]))
-        arrays = (
-            *(input_norm.scale, input_norm.epsilon, *q_k_v, *head_norms, *_arrays(layers["o_proj"])),
-            *(output_norm.scale, output_norm.epsilon, *gate_up_down),
-        )
-        uses_rotary = bool(getattr(attention, "use_rope", True))
+        named = {"output" if name == "o" else name: _matrix(layers[f"{name}_proj"]) for name in _MATRICES}
         return cls(
             attention=attention,
             sizes=Sizes(
@@ -95,8 +90,18 @@ class LlamaShape:
                 hidden_size=q.in_features,
                 intermediate_size=gate.out_features,
             ),
-            arrays=arrays,
-            record=np.array([layer_record((*arrays, uses_rotary))], LAYER),
+            kept=(*named.values(), input_norm.scale, output_norm.scale, q_norm, k_norm),
+            record=layer_record(
+                **named,
+                input_norm=input_norm.scale,
+                input_epsilon=input_norm.epsilon,
+                q_norm=q_norm,
+                k_norm=k_norm,
+                head_epsilon=head_epsilon,
+                output_norm=output_norm.scale,
+                output_epsilon=output_norm.epsilon,
+                uses_rotary=bool(getattr(attention, "use_rope", True)),
+            ),
             like=np.empty(0, q.packed.values.dtype),
         )
 
@@ -145,10 +150,9 @@ def hooks_of(module: nn.Module) -> list[dict[int, Any]]:
     return [module._forward_pre_hooks, module._forward_hooks]
 
 
-def _arrays(layer: PackedLinear) -> tuple[Any, _Array, _Array]:
-    """Weight, scales and bias as the kernels take them."""
+def _matrix(layer: PackedLinear) -> Matrix:
     bias = NOTHING if layer.packed_bias is None else layer.packed_bias
-    return layer.packed.values, layer.packed.scales, bias
+    return Matrix(layer.packed.values, layer.packed.scales, layer.packed.exceptions, bias)
 
 
 def _has_weights(module: nn.Module) -> bool:

@@ -14,7 +14,9 @@ from torch import nn
 
 from ..kernels.cpu.linear import linear
 from ..kernels.cpu.norm import rms_norm
+from ..kernels.cpu.packed_bfloat16 import DECODES_FAST
 from ..kernels.cpu.weights import PackedWeight, WeightFormat, WeightMemory
+from .file_pages import drop_file_pages
 
 _NUM_TRIAL_ROWS = 3
 
@@ -22,12 +24,13 @@ _NUM_TRIAL_ROWS = 3
 class PackedLinear(nn.Linear):
     """`nn.Linear` for inference on float32 activations, computed by `kernels.cpu.linear`.
 
-    Activations of another type are torch's business, and then must have the weight's; int8 weights are ours alone. No
-    gradient flows through it.
+    Activations of another type are torch's business, and then must have the weight's; weights of one byte are ours
+    alone. No gradient flows through it.
 
     Attributes:
         packed: what is computed with. `weight` shows the same memory, without the padding; its scales, if it is int8,
-            are in `packed` only.
+            are in `packed` only. Packed bfloat16 is shown as bytes, unless the weight is that of a mapped file, which
+            takes no memory.
         packed_bias: or None.
     """
 
@@ -38,11 +41,14 @@ class PackedLinear(nn.Linear):
         """Map `[..., in_features]` to `[..., out_features]`.
 
         Raises:
-            TypeError: the weight is int8, and the activations are not float32.
+            TypeError: the weight is shown as integers, and the activations are not float32.
         """
         if input.dtype != torch.float32 or input.device.type != "cpu":
-            if self.packed.format == "int8":  # torch would multiply integers, without their scales
-                raise TypeError(f"activations are {input.dtype}; a layer of int8 weights takes torch.float32")
+            if not self.weight.is_floating_point():  # torch would multiply integers, without their scales
+                format = self.packed.format
+                raise TypeError(
+                    f"activations are {input.dtype}; a layer of {format} weights takes torch.float32"
+                )
             return super().forward(input)
         rows = input.detach().reshape(-1, self.in_features).numpy()
         out = linear(rows, self.packed, self.packed_bias)
@@ -90,7 +96,8 @@ def pack_layers(module: nn.Module, weights: WeightFormat) -> None:
 
     Args:
         weights: format of the linear layers and the embeddings that share their weight. `bfloat16` rounds weights that
-            are not bfloat16 yet. Other embeddings stay bfloat16 if they are, unless all shall be float32.
+            are not bfloat16 yet; where it pays and nothing is lost, they are kept in 12 bits. Other embeddings stay
+            bfloat16 if they are, unless all shall be float32.
 
     Raises:
         ValueError: int8 is asked for, and a weight, which is named, holds NaN or infinity.
@@ -102,6 +109,7 @@ def pack_layers(module: nn.Module, weights: WeightFormat) -> None:
                 packer.pack(layer, PackedLinear, weights)
             except ValueError as error:
                 raise ValueError(f"{path or type(layer).__name__}: {error}; use other weights") from None
+    packer.make_alike([layer for path, layer in module.named_modules() if _is_in_a_list(path)])
     for layer in module.modules():
         if isinstance(layer, nn.Embedding) and not isinstance(layer, PackedEmbedding):
             if packer.has(layer.weight):
@@ -139,27 +147,51 @@ class _Packer:
         layer.packed = self._packed[id(layer.weight)]
         layer.__class__ = kind
 
+    def make_alike(self, layers: list[Any]) -> None:
+        """Unpack bfloat16 if that of another layer could not be packed: kernels take many layers of one kind."""
+        layers = [layer for layer in layers if isinstance(layer, PackedLinear) and self.has(layer.weight)]
+        if {layer.packed.values.dtype for layer in layers} != {np.dtype(np.uint8), np.dtype(np.uint16)}:
+            return
+        for layer in layers:
+            known = self._packed[id(layer.weight)]
+            if known.values.dtype == np.uint8:
+                bits = (known.rows().view(np.uint32) >> 16).astype(np.uint16)
+                known = self._packed[id(layer.weight)] = PackedWeight.pack(bits, memory=self._memory)
+                _show(layer.weight, known)
+            layer.packed = known
+
     def _pack(self, data: torch.Tensor, weights: WeightFormat) -> PackedWeight:
         quantize = weights == "int8"
         if weights == "bfloat16" and data.dtype != torch.bfloat16:
-            rounded = self._memory.allocate((data.shape[0], data.shape[1]), np.int16)
-            data = torch.from_numpy(rounded).view(torch.bfloat16).copy_(data)
+            if DECODES_FAST:
+                data = data.bfloat16()
+            else:
+                rounded = self._memory.allocate((data.shape[0], data.shape[1]), np.int16)
+                data = torch.from_numpy(rounded).view(torch.bfloat16).copy_(data)
         if data.dtype == torch.bfloat16 and weights != "float32":
             bits = data.view(torch.int16).numpy().view(np.uint16)
-            return PackedWeight.pack(bits, quantize=quantize, memory=self._memory)
+            return PackedWeight.pack(bits, quantize=quantize, compact=DECODES_FAST, memory=self._memory)
         return PackedWeight.pack(data.float().numpy(), quantize=quantize, memory=self._memory)
+
+
+def _is_in_a_list(path: str) -> bool:
+    return any(part.isdigit() for part in path.split("."))
 
 
 def _show(parameter: torch.Tensor, packed: PackedWeight) -> None:
     """Let a parameter show packed memory; what it held before is freed."""
+    parameter.requires_grad_(False)
+    if packed.values.dtype == np.uint8:
+        own = parameter.data
+        if own.dtype != torch.bfloat16 or not drop_file_pages(own.view(torch.int16).numpy()):
+            parameter.data = torch.from_numpy(packed.values)
+        return
     values = packed.values[:, : packed.depth]
-    tensor = (
+    parameter.data = (
         torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
         if packed.format == "bfloat16"
         else torch.from_numpy(values)
     )
-    parameter.requires_grad_(False)
-    parameter.data = tensor
 
 
 def _pack_embedding(packer: _Packer, layer: Any, weights: WeightFormat) -> None:

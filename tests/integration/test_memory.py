@@ -65,4 +65,4 @@ def test_a_bfloat16_model_peaks_below_five_quarters_of_its_weights(
     )  # fmt: skip
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     assert size > 150e6
-    assert 0.9 * size < int(done.stdout) < 1.25 * size
+    assert 0.7 * size < int(done.stdout) < 1.25 * size  # in 12 bits, or in 16

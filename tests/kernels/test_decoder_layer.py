@@ -10,9 +10,10 @@ import numpy.typing as npt
 import pytest
 
 from outrider.kernels.cpu.decoder import AFTER, BEFORE, run_layers
-from outrider.kernels.cpu.decoder_records import LAYER, layer_record
+from outrider.kernels.cpu.decoder_records import layer_record
 from outrider.kernels.cpu.decoder_workspace import DecoderWorkspace
 from outrider.kernels.cpu.decoder_workspace import Sizes as LayerSizes
+from outrider.kernels.cpu.product import Matrix
 from outrider.kernels.cpu.simd import LANES
 from outrider.kernels.cpu.weights import NOTHING, PackedWeight, padded
 
@@ -20,7 +21,7 @@ Array = npt.NDArray[Any]
 
 UNIT = 2.0**-24
 EPSILON = np.float32(1e-5)
-FORMATS = ["float32", "bfloat16", "int8"]
+FORMATS = ["float32", "bfloat16", "bfloat16 in 12 bits", "int8"]
 MOST_ROWS = 64
 
 
@@ -59,9 +60,9 @@ class Layer:
 
         def linear(num_columns: int, depth: int) -> tuple[PackedWeight, Array]:
             matrix = normal(num_columns, depth, scale=depth**-0.5)
-            if weights == "bfloat16":
+            if weights.startswith("bfloat16"):
                 matrix = (matrix.view(np.uint32) >> 16).astype(np.uint16)
-            packed = PackedWeight.pack(matrix, quantize=weights == "int8")
+            packed = PackedWeight.pack(matrix, quantize=weights == "int8", compact=weights.endswith("12 bits"))
             return packed, normal(num_columns) if bias else NOTHING
 
         s, kv = sizes, sizes.kv_heads * sizes.head
@@ -109,11 +110,16 @@ class Layer:
         return like
 
     def record(self) -> Array:
-        arguments = (
-            *(self.norms[0], EPSILON, *arrays(self.q, self.k, self.v), *self.head_norms, EPSILON),
-            *(*arrays(self.o), self.norms[1], EPSILON, *arrays(self.gate, self.up, self.down), True),
+        linears = {"q": self.q, "k": self.k, "v": self.v, "output": self.o, "gate": self.gate, "up": self.up}
+        return layer_record(
+            **{name: matrix(*linear) for name, linear in {**linears, "down": self.down}.items()},
+            input_norm=self.norms[0],
+            output_norm=self.norms[1],
+            q_norm=self.head_norms[0],
+            k_norm=self.head_norms[1],
+            **dict.fromkeys(("input_epsilon", "head_epsilon", "output_epsilon"), EPSILON),
+            uses_rotary=True,
         )
-        return np.array([layer_record(arguments)], LAYER)
 
     def call(self, space: DecoderWorkspace, part: int) -> None:
         record = self.record()
@@ -138,8 +144,8 @@ class Layer:
         return np.concatenate([*self.before(rows, num_workers), self.after(rows, num_workers)], axis=1)
 
 
-def arrays(*linears: tuple[PackedWeight, Array]) -> list[Array]:
-    return [array for packed, bias in linears for array in (packed.values, packed.scales, bias)]
+def matrix(packed: PackedWeight, bias: Array) -> Matrix:
+    return Matrix(packed.values, packed.scales, packed.exceptions, bias)
 
 
 @dataclass(frozen=True)
@@ -162,9 +168,9 @@ class Approximate:
     def times(self, linear: tuple[PackedWeight, Array]) -> Approximate:
         """The chains of a product have `K / LANES` terms, the tree adds log2(LANES) roundings, a scale one."""
         packed, bias = linear
-        weight = PackedWeight(packed.values, NOTHING, packed.depth).rows().astype(np.float64)
-        if len(packed.scales):
-            weight *= packed.scales.astype(np.float64)[:, None]
+        weight = packed.rows().astype(np.float64)
+        if packed.format == "int8":
+            weight = packed.values[:, : packed.depth] * packed.scales.astype(np.float64)[:, None]
         roundings = padded(packed.depth) / LANES + np.log2(LANES) + 1
         error = (self.error + roundings * UNIT * self.most) @ np.abs(weight).T
         product = Approximate(self.value @ weight.T, error)

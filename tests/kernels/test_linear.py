@@ -28,13 +28,14 @@ SHAPES = [
 ]  # K, N: with and without remainders
 
 
-FORMATS = ["float32", "bfloat16", "int8"]
+FORMATS = ["float32", "bfloat16", "packed bfloat16", "int8"]
 
 
 def pack(weight: Array, weights: str) -> PackedWeight:
     """A weight in one of the formats; to bfloat16 it is cut, not rounded."""
-    if weights == "bfloat16":
-        return PackedWeight.pack((weight.view(np.uint32) >> 16).astype(np.uint16))
+    if "bfloat16" in weights:
+        bits = (weight.view(np.uint32) >> 16).astype(np.uint16)
+        return PackedWeight.pack(bits, compact=weights.startswith("packed"))
     return PackedWeight.pack(weight, quantize=weights == "int8")
 
 
@@ -76,15 +77,19 @@ def test_a_format_computes_with_the_numbers_that_it_holds(weights: str, depth: i
     assert (np.abs(packed_linear(x, weight, bias) - exact) <= (depth / LANES + 7) * 2.0**-24 * scale).all()
 
 
+@pytest.mark.parametrize("weights", FORMATS)
 @pytest.mark.parametrize("depth", [1037, 1040])
-def test_a_row_has_the_same_bits_in_a_batch_of_several_panels(depth: int) -> None:
-    x, weight, bias = operands(302, depth, 89)
-    assert weight.nbytes > 2 * product._PANEL_BYTES
+def test_a_row_has_the_same_bits_in_a_batch_of_several_panels(depth: int, weights: str) -> None:
+    x, matrix, bias = operands(302, depth, 357)
+    weight = pack(matrix, weights)
+    assert weight.values.nbytes > 2 * product._PANEL_BYTES
     order = np.random.default_rng(0).permutation(302)
-    together = linear(x, weight, bias)
-    assert (linear(x[order], weight, bias) == together[order]).all()
-    for row in range(0, 302, 7):
-        assert (linear(x[row : row + 1], weight, bias)[0] == together[row]).all()
+    together = packed_linear(x, weight, bias)
+    assert (packed_linear(x[order], weight, bias) == together[order]).all()
+    for num_rows in (1, 2, 5, product._UNPACK_FROM - 1, product._UNPACK_FROM):
+        for row in range(0, 302 - num_rows, 17):
+            rows = slice(row, row + num_rows)
+            assert (packed_linear(x[rows], weight, bias) == together[rows]).all()
 
 
 @pytest.mark.parametrize("weights", FORMATS)
@@ -98,7 +103,8 @@ def test_bits_do_not_depend_on_the_division_among_threads(
     results = []
     for num_workers in (1, 2, 3, 5, 8, 64):
         out = np.full((num_rows, num_columns), np.nan, np.float32)
-        linear_module._run(whole_steps(x), weight.values, weight.scales, bias, out, num_workers)
+        arrays = weight.values, weight.scales, weight.exceptions, bias, out
+        linear_module._run(whole_steps(x), *arrays, num_workers)
         results.append(out)
     assert all((out == results[0]).all() for out in results)
     assert not np.isnan(results[0]).any()

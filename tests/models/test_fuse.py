@@ -12,12 +12,15 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from outrider.kernels.cpu import packed_bfloat16
+from outrider.kernels.cpu.product import Matrix
 from outrider.kernels.cpu.weights import WeightFormat
+from outrider.models import packed_layers
 from outrider.models.attention_interface import ATTENTION_IMPLEMENTATION, Bindings
 from outrider.models.discovery import discover_attention
 from outrider.models.fast_decoder_layer import FastDecoderLayer
 from outrider.models.fuse import fuse_layers
-from outrider.models.packed_layers import pack_layers
+from outrider.models.packed_layers import PackedLinear, pack_layers
 
 LLAMA_SHAPED = ["llama", "mistral", "qwen2", "qwen3", "smollm3"]
 OTHERS = [
@@ -44,15 +47,19 @@ class Attention:
 
 
 class Model:
-    """A tiny model of random weights, packed; biases and norms are random too."""
+    """A tiny model of random weights, packed; biases and norms are random too. `scatter` spreads magnitudes."""
 
-    def __init__(self, kit: Any, name: str, weights: WeightFormat = "float32", **changes: Any) -> None:
+    def __init__(
+        self, kit: Any, name: str, weights: WeightFormat = "float32", *, scatter: int = 0, **changes: Any
+    ) -> None:
         self.kit = kit
         self.module = kit.build(name, {**kit.ARCHITECTURES[name], **changes})
         generator = torch.Generator().manual_seed(1)
         for parameter in self.module.parameters():
             if parameter.dim() == 1:
                 parameter.data = torch.randn(parameter.shape, generator=generator) * 0.3 + 0.8
+            elif scatter:
+                parameter.data *= 2.0 ** -torch.randint(scatter, parameter.shape, generator=generator)
         if weights == "bfloat16":
             self.module = self.module.to(torch.bfloat16)
         pack_layers(self.module, weights)
@@ -82,6 +89,21 @@ def test_a_model_of_the_llama_shape_computes_what_it_did(kit: Any, name: str, we
     assert model.fuse() == 2
     assert sum(isinstance(layer, FastDecoderLayer) for layer in model.module.modules()) == 2
     torch.testing.assert_close(model.logits(TOKENS), before, rtol=1e-4, atol=1e-4)
+
+
+def test_exceptions_of_packed_weights_are_taken_along(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_layers, "DECODES_FAST", True)
+    monkeypatch.setattr(packed_bfloat16, "_MOST_EXCEPTIONS", 1.0)
+    model = Model(kit, "llama", "bfloat16", scatter=20)
+    weights = [layer.packed for layer in model.module.modules() if isinstance(layer, PackedLinear)]
+    before = model.logits(TOKENS)
+    for weight in weights:
+        assert len(weight.exceptions) > 40
+        weight.exceptions["delta"] *= np.float32(2.0**18)  # large enough to be seen
+    with_large = model.logits(TOKENS)
+    assert not torch.allclose(with_large, before, rtol=1e-2, atol=1e-2)
+    assert model.fuse() == 2
+    torch.testing.assert_close(model.logits(TOKENS), with_large, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +159,7 @@ def test_the_layers_inside_go_on_to_work_and_share_their_weights_with_the_fast_l
     model.fuse()
     after = [layer.self_attn.k_proj(x), layer.mlp.up_proj(x)]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    used = {array.ctypes.data for array in layer.shape.arrays if np.ndim(array) == 2}
+    used = {one.values.ctypes.data for one in layer.shape.kept if isinstance(one, Matrix)}
     assert used == {module.weight.data_ptr() for module in layer.modules() if isinstance(module, nn.Linear)}
 
 

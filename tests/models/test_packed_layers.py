@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,6 +14,7 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm, Gemma3Text
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from outrider.kernels.cpu.weights import WeightFormat
+from outrider.models import packed_layers
 from outrider.models.packed_layers import PackedEmbedding, PackedLinear, PackedRMSNorm, pack_layers
 
 FORMATS: list[WeightFormat] = ["float32", "bfloat16", "int8"]
@@ -120,9 +123,54 @@ def test_leading_dimensions_are_kept(shape: tuple[int, ...], bias: bool) -> None
 
 def test_activations_of_another_type_than_the_weight_are_refused_as_by_torch() -> None:
     layer = nn.Linear(24, 10)
-    pack_layers(layer, "bfloat16")
+    pack_layers(layer, "float32")
     with pytest.raises(RuntimeError, match="dtype"):
         layer(torch.randn(5, 24, dtype=torch.float16))
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_bfloat16_is_packed_where_decoding_is_fast(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_layers, "DECODES_FAST", fast)
+    layer = nn.Linear(64, 10)
+    numbers = layer.weight.detach().bfloat16()
+    pack_layers(layer, "bfloat16")
+    assert layer.weight.dtype == (torch.uint8 if fast else torch.bfloat16)
+    assert (torch.from_numpy(layer.packed.rows()) == numbers).all()  # type: ignore[union-attr]
+    with pytest.raises(
+        TypeError if fast else RuntimeError, match="a layer of bfloat16 weights" if fast else "dtype"
+    ):
+        layer(torch.randn(5, 64, dtype=torch.float16))
+
+
+def test_a_packed_weight_of_a_mapped_file_is_shown_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_layers, "DECODES_FAST", True)
+    numbers = torch.randn(40, 640).bfloat16()
+    (tmp_path / "weight").write_bytes(numbers.view(torch.uint8).numpy().tobytes())
+    layer = nn.Linear(640, 40, bias=False)
+    mapped = torch.from_file(str(tmp_path / "weight"), size=numbers.numel(), dtype=torch.bfloat16)
+    layer.weight.data = mapped.view(40, 640)
+    pack_layers(layer, "bfloat16")
+    assert layer.packed.values.dtype == np.uint8  # type: ignore[union-attr]
+    assert torch.equal(layer.weight, numbers)
+    assert layer.weight.data_ptr() == mapped.data_ptr()
+
+
+def test_layers_of_a_list_are_packed_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_layers, "DECODES_FAST", True)
+    model = nn.ModuleDict(
+        {"layers": nn.ModuleList([nn.Linear(64, 64) for _ in range(3)]), "head": nn.Linear(64, 64)}
+    )
+    model["layers"][1].weight.data[:, 1:] *= 2.0**-25  # type: ignore[index]
+    numbers = [
+        module.weight.detach().bfloat16() for module in model.modules() if isinstance(module, nn.Linear)
+    ]
+    pack_layers(model, "bfloat16")
+    packed = [module.packed for module in model.modules() if isinstance(module, PackedLinear)]
+    assert [weight.values.dtype for weight in packed] == [np.uint16] * 3 + [np.uint8]
+    for weight, expected in zip(packed, numbers, strict=True):
+        assert (torch.from_numpy(weight.rows()) == expected).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -131,7 +179,7 @@ def test_what_is_not_packed_becomes_float32(dtype: torch.dtype) -> None:
     pack_layers(model, "bfloat16")
     types = {name: parameter.dtype for name, parameter in model.named_parameters()}
     assert types["odd.weight"] == types["odd.bias"] == types["inner.0.bias"] == torch.float32
-    assert types["inner.0.weight"] == torch.bfloat16
+    assert not types["inner.0.weight"].is_floating_point or types["inner.0.weight"] == torch.bfloat16
     assert model(torch.tensor([[1, 2]])).dtype == torch.float32
 
 

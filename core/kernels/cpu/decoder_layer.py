@@ -50,7 +50,7 @@ def _head(
 ) -> None:
     """The columns of one head of `weight`, written to `out [M, heads * D]`, normalised and rotated."""
     begin = head * size
-    columns(x, weight.values, weight.scales, weight.bias, out, begin, begin + size)
+    columns(x, weight, out, begin, begin + size)
     for row in range(len(x)):
         entries = out[row, begin : begin + size]
         if len(norm):
@@ -77,7 +77,7 @@ def fetch_layer(layer: Any, step: Any, like: Any, team: Any) -> None:
     head = team.worker * TASKS_PER_WORKER * _heads_per_task(step)
     depth = padded_size(step.hidden_size)
     if head < step.num_heads:
-        q = matrix(layer.q, 0, 0, step.num_heads * step.head_size, depth, like)
+        q = matrix(layer.q, step.num_heads * step.head_size, depth, like)
         fetch_rows(q.values, head * step.head_size, _FETCH_BYTES)
 
 
@@ -90,9 +90,9 @@ def before_attention(layer: Any, step: Any, like: Any, team: Any, stage: int) ->
     normed = rows(step.normed, num_rows, depth)
     _normalize(x, norm, layer.input_epsilon, normed, team, stage)
 
-    q = matrix(layer.q, layer.q_scales, layer.q_bias, num_queries, depth, like)
-    k = matrix(layer.k, layer.k_scales, layer.k_bias, num_keys, depth, like)
-    v = matrix(layer.v, layer.v_scales, layer.v_bias, num_keys, depth, like)
+    q = matrix(layer.q, num_queries, depth, like)
+    k = matrix(layer.k, num_keys, depth, like)
+    v = matrix(layer.v, num_keys, depth, like)
     query, key = rows(step.query, num_rows, num_queries), rows(step.key, num_rows, num_keys)
     value = rows(step.value, num_rows, num_keys)
     q_norm, k_norm, epsilon = floats(layer.q_norm, size), floats(layer.k_norm, size), layer.head_epsilon
@@ -109,10 +109,10 @@ def before_attention(layer: Any, step: Any, like: Any, team: Any, stage: int) ->
                 _head(normed, k, key, other, size, k_norm, epsilon, cos, sin)
             else:
                 begin = (other - num_kv_heads) * size
-                columns(normed, v.values, v.scales, v.bias, value, begin, begin + size)
+                columns(normed, v, value, begin, begin + size)
         done(team, stage + 1)
         task = draw(team, stage + 1, TASKS_PER_WORKER)
-    output = matrix(layer.output, 0, 0, step.hidden_size, padded_size(num_queries), like)
+    output = matrix(layer.output, step.hidden_size, padded_size(num_queries), like)
     _fetch(output.values, team, _FETCH_BYTES_OVER_ATTENTION)
     wait(team, stage + 1, TASKS_PER_WORKER)
 
@@ -125,7 +125,7 @@ def _add_product(x: Any, weight: Any, residual: Any, out: Any, team: Any, stage:
     task = draw(team, stage, TASKS_PER_WORKER)
     while task >= 0:
         first, last = min(num_columns, task * chunk), min(num_columns, (task + 1) * chunk)
-        columns(x, weight.values, weight.scales, weight.bias, out, first, last)
+        columns(x, weight, out, first, last)
         for row in range(len(x)):
             for n in range(first, last):
                 out[row, n] = residual[row, n] + out[row, n]
@@ -142,8 +142,8 @@ def _gated(x: Any, gate: Any, up: Any, gates: Any, ups: Any, team: Any, stage: i
     while task >= 0:
         first, end = min(width, task * chunk), min(width, (task + 1) * chunk)
         last = max(first, min(num_columns, end))
-        columns(x, gate.values, gate.scales, gate.bias, gates, first, last)
-        columns(x, up.values, up.scales, up.bias, ups, first, last)
+        columns(x, gate, gates, first, last)
+        columns(x, up, ups, first, last)
         for row in range(len(x)):
             for n in range(last, end):
                 gates[row, n] = ups[row, n] = np.float32(0.0)
@@ -161,10 +161,15 @@ def after_attention(layer: Any, following: Any, step: Any, like: Any, team: Any,
     hidden, middle = rows(step.hidden, num_rows, hidden_size), rows(step.middle, num_rows, hidden_size)
     gates, ups = rows(step.gates, num_rows, width), rows(step.ups, num_rows, width)
     attended, normed = rows(step.attended, num_rows, num_attended), rows(step.normed, num_rows, depth)
-    output = matrix(layer.output, layer.output_scales, layer.output_bias, hidden_size, num_attended, like)
-    gate = matrix(layer.gate, layer.gate_scales, layer.gate_bias, intermediate_size, depth, like)
-    up = matrix(layer.up, layer.up_scales, layer.up_bias, intermediate_size, depth, like)
-    down = matrix(layer.down, layer.down_scales, layer.down_bias, hidden_size, width, like)
+    output = matrix(
+        layer.output,
+        hidden_size,
+        num_attended,
+        like,
+    )
+    gate = matrix(layer.gate, intermediate_size, depth, like)
+    up = matrix(layer.up, intermediate_size, depth, like)
+    down = matrix(layer.down, hidden_size, width, like)
 
     _add_product(attended, output, hidden, middle, team, stage)
     _fetch(gate.values, team, _FETCH_BYTES)

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 from numba import carray, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
+from .packed_bfloat16 import BLOCK_BYTES, EXCEPTION
+from .product import Matrix
+from .simd import STEP as WIDTH
 from .simd import inlined
 
-
-def _matrix_fields(*names: str) -> list[tuple[str, Any]]:
-    return [(name + part, np.int64) for name in names for part in ("", "_scales", "_bias")]
-
+MATRIX = np.dtype([(name, np.int64) for name in Matrix._fields])
+"""Addresses of the arrays of a `Matrix`, 0 for one that is empty."""
 
 LAYER = np.dtype(
     [
-        *[("input_norm", np.int64), ("input_epsilon", np.float32), *_matrix_fields("q", "k", "v")],
+        *[("input_norm", np.int64), ("input_epsilon", np.float32)],
+        *[("q", MATRIX), ("k", MATRIX), ("v", MATRIX)],
         *[("q_norm", np.int64), ("k_norm", np.int64), ("head_epsilon", np.float32)],
-        *_matrix_fields("output"),
-        *[("output_norm", np.int64), ("output_epsilon", np.float32), *_matrix_fields("gate", "up", "down")],
-        ("uses_rotary", np.bool_),
+        *[("output", MATRIX), ("output_norm", np.int64), ("output_epsilon", np.float32)],
+        *[("gate", MATRIX), ("up", MATRIX), ("down", MATRIX), ("uses_rotary", np.bool_)],
     ],
     align=True,
 )
-"""Addresses of a layer's arrays, 0 for one that is empty.
+"""A layer: matrices, addresses of the weights of RMSNorms (0: none), and what they add to the mean square.
 
-`q [heads * D, padded(H)]`, `k` and `v [kv_heads * D, padded(H)]`, `output [H, padded(heads * D)]`, `gate` and `up
-[I, padded(H)]`, `down [H, padded(I)]`, each with scales and bias as `product.columns` takes them; weights of RMSNorms
-`input_norm` and `output_norm [H]`, of those over heads `q_norm` and `k_norm [D]`, and what they add to the mean square.
+`q [heads * D, H]`, `k` and `v [kv_heads * D, H]`, `output [H, heads * D]`, `gate` and `up [I, H]`, `down [H, I]`, each
+with its rows padded; `input_norm` and `output_norm [H]`; `q_norm` and `k_norm [D]`, over heads.
 """
 
 CALL = np.dtype([("function", np.int64), ("layer", np.int64), ("step", np.int64)])
@@ -69,11 +69,26 @@ gives; scratch `normed [T, padded(H)]`, `middle [T, H]`, `gates` and `ups [T, pa
 """
 
 
-def layer_record(arguments: Iterable[Any]) -> tuple[Any, ...]:
-    """A `LAYER` from arrays and numbers; the arrays must outlive it."""
-    return tuple(
-        (one.ctypes.data if one.size else 0) if isinstance(one, np.ndarray) else one for one in arguments
-    )
+def layer_record(**fields: Any) -> npt.NDArray[np.void]:
+    """A `LAYER [1]` from arrays, matrices and numbers, by name; the arrays must outlive it.
+
+    Raises:
+        TypeError: a name is missing or unknown.
+    """
+    if fields.keys() != set(LAYER.names or ()):
+        raise TypeError(
+            f"of a layer these names are missing or unknown: {fields.keys() ^ set(LAYER.names or ())}"
+        )
+    record = np.zeros(1, LAYER)
+    for name, value in fields.items():
+        record[name] = tuple(map(_address, value)) if isinstance(value, Matrix) else _address(value)
+    return record
+
+
+def _address(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    return value.ctypes.data if value.size else 0
 
 
 @intrinsic
@@ -98,16 +113,26 @@ def rows(address: int, num_rows: int, size: int) -> Any:
     return carray(pointer(address), (num_rows, size), np.float32)
 
 
-class Matrix(NamedTuple):
-    """A weight `[N, K]` with scales and bias `[N]` or `[0]`, as `product.columns` takes them."""
+def _row_length(like: Any, depth: int) -> int:
+    """Entries of an array of the type of `like` that hold `depth` numbers."""
+    raise NotImplementedError("compiled only")
 
-    values: Any
-    scales: Any
-    bias: Any
+
+@overload(_row_length, jit_options={"error_model": "numpy"})
+def _row_length_of(like: Any, depth: int) -> Any:
+    def packed(like: Any, depth: int) -> Any:
+        return depth // WIDTH * BLOCK_BYTES
+
+    def plain(like: Any, depth: int) -> Any:
+        return depth
+
+    return packed if like.dtype == types.uint8 else plain
 
 
 @inlined
-def matrix(values: int, scales: int, bias: int, num_rows: int, num_columns: int, like: Any) -> Any:
-    """The matrix at these addresses, of the type of the array `like`."""
-    array = carray(pointer(values), (num_rows, num_columns), like.dtype)
-    return Matrix(array, floats(scales, num_rows), floats(bias, num_rows))
+def matrix(addresses: Any, num_rows: int, depth: int, like: Any) -> Any:
+    """The `Matrix [num_rows, depth]` at the addresses of a `MATRIX`, of the type of the array `like`."""
+    values = carray(pointer(addresses.values), (num_rows, _row_length(like, depth)), like.dtype)
+    # How many exceptions there are, they say themselves.
+    exceptions = carray(pointer(addresses.exceptions), (1 if addresses.exceptions else 0,), EXCEPTION)
+    return Matrix(values, floats(addresses.scales, num_rows), exceptions, floats(addresses.bias, num_rows))

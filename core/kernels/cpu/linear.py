@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import get_num_threads, prange
 
-from .product import columns
+from .product import Matrix, columns
 from .simd import LANES, STEP, inlined, kernel
 from .weights import NOTHING, PackedWeight, padded
 from .work import LINE, Team, draw, lines_of
@@ -31,10 +31,13 @@ def chunk_of_columns(num_columns: int, num_workers: int) -> int:
 
 
 def _build(fingerprint: int) -> Callable[..., Any]:
-    def multiply_rows(x: Any, weight: Any, scales: Any, bias: Any, out: Any, num_workers: int) -> int:
-        num_columns = len(weight)
+    def multiply_rows(
+        x: Any, values: Any, scales: Any, exceptions: Any, bias: Any, out: Any, num_workers: int
+    ) -> int:
+        num_columns = len(values)
+        weight = Matrix(values, scales, exceptions, bias)
         if num_workers == 1:
-            columns(x, weight, scales, bias, out, 0, num_columns)
+            columns(x, weight, out, 0, num_columns)
             return fingerprint
         board = np.zeros((1, lines_of(num_workers), LINE), np.int64)
         chunk = chunk_of_columns(num_columns, num_workers)
@@ -43,7 +46,7 @@ def _build(fingerprint: int) -> Callable[..., Any]:
             task = draw(team, 0, TASKS_PER_WORKER)
             while task >= 0:
                 first, last = min(num_columns, task * chunk), min(num_columns, (task + 1) * chunk)
-                columns(x, weight, scales, bias, out, first, last)
+                columns(x, weight, out, first, last)
                 task = draw(team, 0, TASKS_PER_WORKER)
         return fingerprint
 
@@ -76,9 +79,9 @@ def linear(x: Float32Array, weight: PackedWeight, bias: Float32Array | None = No
     if bias is not None and bias.shape != values.shape[:1]:
         raise ValueError(f"linear: bias {bias.shape} does not fit weight {(len(values), weight.depth)}")
     out = np.empty((len(x), len(values)), np.float32)
-    num_workers = workers_for(len(x) * values.size)
+    num_workers = workers_for(len(x) * len(values) * weight.depth)
     added = NOTHING if bias is None else np.ascontiguousarray(bias)
-    _run(whole_steps(x), values, weight.scales, added, out, num_workers)
+    _run(whole_steps(x), values, weight.scales, weight.exceptions, added, out, num_workers)
     return out
 
 

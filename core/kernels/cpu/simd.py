@@ -30,6 +30,9 @@ _SIGNED_BYTES = ir.VectorType(ir.IntType(8), LANES)
 
 inlined = njit(error_model="numpy")
 """Decorates what a kernel is made of: compiled with its caller, without checks for division by zero."""
+merged = njit(error_model="numpy", forceinline=True)
+"""The same for short functions in the innermost loops: no call is left in machine code, where one that passes arrays
+takes as long as some hundred multiply-adds."""
 spliced = njit(error_model="numpy", inline="always")
 """The same for long functions with one or two callers: each level of calls that numba compiles and links by itself
 costs as much time again, a copy in the caller does not."""
@@ -70,10 +73,13 @@ def fma(builder: ir.IRBuilder, a: Any, b: Any, c: Any) -> Any:
 def load_lanes(builder: ir.IRBuilder, address: Any, offset: Any) -> Any:
     """Load `LANES` entries from `offset` on as float32, exactly.
 
-    By the type of `address`: float32; 16-bit integers, which are bfloat16 numbers; 8-bit integers.
+    By the type of `address`: float32, also as 32-bit integers; 16-bit integers, which are bfloat16 numbers; 8-bit
+    integers.
     """
     element = address.type.pointee
-    kind = {FLOAT: FLOATS, ir.IntType(16): _SHORTS, ir.IntType(8): _SIGNED_BYTES}[element]
+    kind = {FLOAT: FLOATS, ir.IntType(32): FLOATS, ir.IntType(16): _SHORTS, ir.IntType(8): _SIGNED_BYTES}[
+        element
+    ]
     pointer = builder.bitcast(builder.gep(address, [offset]), kind.as_pointer())
     value = builder.load(pointer, align=1 if kind is _SIGNED_BYTES else 2 if kind is _SHORTS else 4)
     if kind is _SHORTS:  # a bfloat16 number is the upper half of a float32 number
@@ -84,6 +90,12 @@ def load_lanes(builder: ir.IRBuilder, address: Any, offset: Any) -> Any:
 def store_lanes(builder: ir.IRBuilder, value: Any, address: Any) -> None:
     """Store a vector of any length at an address of float32."""
     builder.store(value, builder.bitcast(address, value.type.as_pointer()), align=4)
+
+
+def store_upper_halves(builder: ir.IRBuilder, value: Any, address: Any) -> None:
+    """Store the upper halves of float32 lanes, as bfloat16 numbers, at an address of 16-bit integers."""
+    halves = builder.trunc(builder.lshr(builder.bitcast(value, INTS), lanes(16, INTS)), _SHORTS)
+    builder.store(halves, builder.bitcast(address, _SHORTS.as_pointer()), align=2)
 
 
 def shuffled(builder: ir.IRBuilder, a: Any, b: Any, order: list[int]) -> Any:
@@ -122,6 +134,12 @@ def data_of(context: Any, builder: ir.IRBuilder, kind: types.Array, array: Any) 
 def columns_of(context: Any, builder: ir.IRBuilder, kind: types.Array, array: Any) -> Any:
     """Length of a row of a two-dimensional numba array."""
     return cgutils.unpack_tuple(builder, context.make_array(kind)(context, builder, array).shape, 2)[1]
+
+
+def row_stride_of(context: Any, builder: ir.IRBuilder, kind: types.Array, array: Any) -> Any:
+    """Entries from one row of a two-dimensional numba array to the next."""
+    num_bytes = cgutils.unpack_tuple(builder, context.make_array(kind)(context, builder, array).strides, 2)[0]
+    return builder.sdiv(num_bytes, INDEX(kind.dtype.bitwidth // 8))
 
 
 # exp(r) = 1 + r + r^2 P(r) for |r| <= ln(2)/2, relative error 3e-9 (fitted here, weighted least squares).

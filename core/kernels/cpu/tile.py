@@ -16,6 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from .packed_bfloat16 import BLOCK_BYTES, FACTOR, decode_block
 from .simd import (
     BYTES,
     FLOATS,
@@ -27,9 +28,12 @@ from .simd import (
     data_of,
     fma,
     inlined,
+    lanes,
     load_lanes,
+    row_stride_of,
     shuffled,
     store_lanes,
+    store_upper_halves,
 )
 
 # Accumulators of a tile live in registers: 32 of 16 lanes with AVX-512, else 16 of 8 lanes (or less).
@@ -45,10 +49,11 @@ _PREFETCH_BYTES = (
 def _make_tile(rows: int, columns: int, *, prefetch: bool) -> Any:
     """Make `tile(x, weight, scales, out, m, n)`.
 
-    It computes `out[m : m + rows, n : n + columns]` from `x [M, K]` and `weight [N, K]`, `K` a multiple
-    of `STEP`. `columns` is a power of two. A weight of 8-bit integers is multiplied by `scales [N]` after summation;
-    other weights have no scales. `prefetch`: fetch the weights of later tiles meanwhile; the hardware foresees
-    single rows, and those are short.
+    It computes `out[m : m + rows, n : n + columns]` from `x [M, K]` and `weight [N, K]`, `K` a multiple of `STEP`, of
+    the formats of `product.columns`. `columns` is a power of two. Weights of 8-bit integers are multiplied by `scales
+    [N]` after summation; others have no scales. For packed bfloat16, `x` is multiplied by `FACTOR`, or has been if it
+    is uint32, which are the bits of float32 numbers. `prefetch`: fetch the weights of later tiles meanwhile; the
+    hardware foresees single rows, and those are short.
     """
 
     @intrinsic
@@ -58,15 +63,19 @@ def _make_tile(rows: int, columns: int, *, prefetch: bool) -> Any:
                 data_of(context, builder, signature.args[i], args[i]) for i in range(4)
             )
             depth = columns_of(context, builder, signature.args[0], args[0])
-            width = columns_of(context, builder, signature.args[3], args[3])
+            width = row_stride_of(context, builder, signature.args[3], args[3])
             row, column = args[4:]
+            number = signature.args[1].dtype
+            is_packed = number == types.uint8
+            block = INDEX(BLOCK_BYTES if is_packed else STEP)  # entries of `STEP` numbers
 
             def addresses(data: Any, first: Any, count: int, stride: Any) -> list[Any]:
                 rows = [builder.add(first, INDEX(i)) for i in range(count)]
                 return [builder.gep(data, [builder.mul(row, stride)]) for row in rows]
 
             x_rows = addresses(x_data, row, rows, depth)
-            weight_rows = addresses(weight_data, column, columns, depth)
+            stride = columns_of(context, builder, signature.args[1], args[1])
+            weight_rows = addresses(weight_data, column, columns, stride)
             zeros = [ir.Constant(FLOATS, None)] * (rows * columns)
 
             before = builder.block
@@ -74,20 +83,29 @@ def _make_tile(rows: int, columns: int, *, prefetch: bool) -> Any:
             done = builder.append_basic_block("k.end")
             builder.cbranch(builder.icmp_signed(">", depth, INDEX(0)), body, done)
             builder.position_at_end(body)
-            k = builder.phi(INDEX)
+            k, at = builder.phi(INDEX), builder.phi(INDEX)
             sums = [builder.phi(FLOATS) for _ in zeros]
             new_sums: list[Any] = list(sums)
+            blocks = [
+                decode_block(builder, builder.gep(address, [at])) for address in weight_rows if is_packed
+            ]
             for part in range(0, STEP, LANES):  # a cache line of a bfloat16 row
                 offset = builder.add(k, INDEX(part))
-                if prefetch and (part == 0 or signature.args[1].dtype == types.float32):
-                    _fetch_ahead(builder, weight_rows, offset)
-                weights = [load_lanes(builder, address, offset) for address in weight_rows]
+                if prefetch and (part == 0 or number == types.float32):
+                    _fetch_ahead(builder, weight_rows, builder.add(at, INDEX(part)))
+                if is_packed:
+                    weights = [halves[part // LANES] for halves in blocks]
+                else:
+                    weights = [load_lanes(builder, address, offset) for address in weight_rows]
                 for i, address in enumerate(x_rows):
                     activations = load_lanes(builder, address, offset)
+                    if is_packed and signature.args[0].dtype == types.float32:
+                        activations = builder.fmul(activations, lanes(FACTOR))
                     for j, w in enumerate(weights):
                         new_sums[i * columns + j] = fma(builder, activations, w, new_sums[i * columns + j])
             next_k = builder.add(k, INDEX(STEP))
-            for phi, start, new in zip([k, *sums], [INDEX(0), *zeros], [next_k, *new_sums], strict=True):
+            nexts = [next_k, builder.add(at, block), *new_sums]
+            for phi, start, new in zip([k, at, *sums], [INDEX(0), INDEX(0), *zeros], nexts, strict=True):
                 phi.add_incoming(start, before)
                 phi.add_incoming(new, body)
             builder.cbranch(builder.icmp_signed("<", next_k, depth), body, done)
@@ -99,7 +117,7 @@ def _make_tile(rows: int, columns: int, *, prefetch: bool) -> Any:
                 phi.add_incoming(new, body)
             out_rows = addresses(out_data, row, rows, width)
             scale = None
-            if signature.args[1].dtype == types.int8:
+            if number in (types.int8, types.uint8, types.int16):
                 kind = ir.VectorType(FLOATS.element, columns)
                 address = builder.bitcast(builder.gep(scale_data, [column]), kind.as_pointer())
                 scale = builder.load(address, align=4)
@@ -134,6 +152,30 @@ def _fetch_ahead(builder: ir.IRBuilder, rows: list[Any], k: Any) -> None:
     for address in rows:
         here = builder.bitcast(builder.gep(address, [k]), BYTES)
         _fetch(builder, builder.gep(here, [INDEX(_PREFETCH_BYTES)]), 0)
+
+
+@intrinsic
+def _decode_block(typingctx: Any, weight: Any, row: Any, block: Any, out: Any, out_row: Any) -> Any:
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        source, target = (data_of(context, builder, signature.args[i], args[i]) for i in (0, 3))
+        stride, width = (columns_of(context, builder, signature.args[i], args[i]) for i in (0, 3))
+        offset = builder.add(builder.mul(args[1], stride), builder.mul(args[2], INDEX(BLOCK_BYTES)))
+        to = builder.add(builder.mul(args[4], width), builder.mul(args[2], INDEX(STEP)))
+        for numbers in decode_block(builder, builder.gep(source, [offset])):
+            numbers = builder.fmul(numbers, lanes(FACTOR))
+            store_upper_halves(builder, numbers, builder.gep(target, [to]))
+            to = builder.add(to, INDEX(LANES))
+        return context.get_dummy_value()
+
+    return types.void(weight, types.intp, types.intp, out, types.intp), codegen
+
+
+@inlined
+def decode_rows(weight: Any, first: int, last: int, out: Any) -> None:
+    """Decode rows of packed bfloat16 to `out [last - first, K]`: bfloat16 as int16, without the scales."""
+    for row in range(first, last):
+        for block in range(out.shape[1] // STEP):
+            _decode_block(weight, row, block, out, row - first)
 
 
 @intrinsic

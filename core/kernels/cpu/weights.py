@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from .packed_bfloat16 import NO_EXCEPTIONS, ROWS_PER_START, compress, decompress
 from .simd import STEP, inlined
 
 WeightFormat = Literal["float32", "bfloat16", "int8"]
@@ -19,6 +20,7 @@ NOTHING: npt.NDArray[np.float32] = np.zeros(0, np.float32)
 _FORMATS: dict[np.dtype[Any], WeightFormat] = {
     np.dtype(np.float32): "float32",
     np.dtype(np.uint16): "bfloat16",
+    np.dtype(np.uint8): "bfloat16",
     np.dtype(np.int8): "int8",
 }
 _LARGEST = 127
@@ -73,24 +75,32 @@ class PackedWeight:
 
     Attributes:
         values: `[N, padded(K)]`, C order, zeros behind column `K`: float32; uint16, the upper halves of float32 numbers
-            (bfloat16); or int8.
-        scales: `[N]` float32 for int8: the number is `value * scale`. `[0]` otherwise.
+            (bfloat16); or int8. Or uint8 `[N, padded(K) * 3 / 2]`, bfloat16 as `packed_bfloat16` describes.
+        scales: `[N]` float32 for int8 and uint8: the number is `value * scale`. `[0]` otherwise.
         depth: `K`.
+        exceptions: of uint8.
     """
 
     values: npt.NDArray[Any]
     scales: npt.NDArray[np.float32]
     depth: int
+    exceptions: npt.NDArray[np.void] = field(default_factory=lambda: NO_EXCEPTIONS)
 
     @classmethod
     def pack(
-        cls, weight: npt.NDArray[Any], *, quantize: bool = False, memory: WeightMemory | None = None
+        cls,
+        weight: npt.NDArray[Any],
+        *,
+        quantize: bool = False,
+        compact: bool = False,
+        memory: WeightMemory | None = None,
     ) -> PackedWeight:
         """Pack `[N, K]`, float32 or (as uint16) bfloat16; the array itself is kept if it needs no padding.
 
         Args:
             quantize: round to int8: `scale` of a row is its largest magnitude / 127, values are rounded to nearest,
                 ties to even. A number is then off by half a scale at most.
+            compact: keep bfloat16 in 12 bits per number, if `packed_bfloat16.compress` can.
             memory: for arrays that are made; None: of its own.
 
         Raises:
@@ -106,6 +116,11 @@ class PackedWeight:
         memory = memory or WeightMemory()
         if quantize:
             weight, scales = _quantized(weight, memory)
+        elif compact and weight.dtype == np.uint16:
+            compressed = compress(weight, lambda size: memory.allocate((1, size), np.uint8)[0])
+            if compressed is not None:
+                values, scales, exceptions = compressed
+                return cls(values, scales, depth, exceptions)
         if depth % STEP or not weight.flags.c_contiguous:
             values = memory.allocate((len(weight), padded(depth)), weight.dtype)
             values[:, :depth] = weight
@@ -120,8 +135,23 @@ class PackedWeight:
 
     def rows(self, index: Any = slice(None)) -> npt.NDArray[np.float32]:
         """The matrix, or some rows of it, as float32 `[., K]`."""
-        values = _as_float32(self.values[index])[..., : self.depth]
-        return values * self.scales[index][..., None] if len(self.scales) else values
+        stored = self.values[index]
+        values = (decompress(stored) if stored.dtype == np.uint8 else _as_float32(stored))[..., : self.depth]
+        if len(self.scales):
+            values = values * self.scales[index][..., None]
+        if len(self.exceptions):
+            self._add_exceptions(
+                values.reshape(-1, self.depth), np.arange(len(self.values))[index].reshape(-1)
+            )
+        return values
+
+    def _add_exceptions(self, values: npt.NDArray[np.float32], rows: npt.NDArray[np.int64]) -> None:
+        exceptions = self.exceptions[len(self.values) // ROWS_PER_START + 1 :]
+        of_row = np.ascontiguousarray(exceptions["row"])
+        begins, ends = np.searchsorted(of_row, rows), np.searchsorted(of_row, rows, "right")
+        for i in np.flatnonzero(begins < ends):
+            those = exceptions[begins[i] : ends[i]]
+            values[i, those["column"]] += those["delta"]
 
 
 def _as_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
