@@ -10,6 +10,7 @@ from .draft_cost import DraftCost, VerifyCost
 _LEARNING_SHARE = 0.005  # of the time, for drafts that are not expected to pay,
 _SAVED_SHARE = 0.05  # and this share of the time that drafting saves
 _FIRST_LEARNING_STEPS = 5  # steps' worth of that time to begin with
+_MOST_DEBT_STEPS = 100  # and no more is owed if a lesson took longer than expected
 _MARGIN = 1.05  # what a draft must be worth of the time it costs
 # Where a request ends early and no other takes its place, the batch takes as long as its slowest, and a step that was
 # made longer for one has cost all of them.
@@ -102,6 +103,10 @@ class AdaptiveDrafts:
         """Learn what the proposer takes."""
         longest = max(budgets.values(), default=0)
         if longest or self._always_asked:
+            if self._is_learning and self._draft_cost.is_settled and not self._always_asked:
+                # The lesson's real price: a share of calls may be dearer than any estimate says.
+                debt = self._learning_seconds - max(0.0, seconds - self._draft_cost.seconds(longest))
+                self._learning_seconds = max(debt, -_MOST_DEBT_STEPS * self._verify_cost.seconds(1))
             self._draft_cost.observe(longest, seconds)
             self._draft_seconds = self._draft_cost.seconds(longest)
 

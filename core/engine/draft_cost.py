@@ -105,6 +105,11 @@ class DraftCost:
         self.per_call = 0.0
         self.per_token = 0.0
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing that calls do only at first can be in an observation."""
+        return self._num_calls > _NUM_FIRST_CALLS
+
     def seconds(self, length: int) -> float:
         """Of a call whose longest draft has `length` tokens."""
         return self.per_call + self.per_token * length
@@ -112,7 +117,7 @@ class DraftCost:
     def observe(self, length: int, seconds: float) -> None:
         """Learn from a call whose longest budget was `length`."""
         expected = self.seconds(length)
-        if self._num_calls > _NUM_FIRST_CALLS:
+        if self.is_settled:
             seconds = min(seconds, _MOST_FACTOR * expected)
         elif seconds * _MOST_FACTOR < expected:
             # What came before was compilation, or a cold cache.

@@ -102,7 +102,7 @@ def bindings_of(module: torch.nn.Module) -> Bindings:
     Raises:
         ModelError: there is none.
     """
-    for bindings in _active:
+    for bindings in tuple(_active):  # another thread's forward may end meanwhile
         if module in bindings.partners:
             return bindings
     raise ModelError(

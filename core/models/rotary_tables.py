@@ -10,6 +10,9 @@ from torch import nn
 _Tables = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 _LEAST_POSITIONS = 1024
+_MOST_BYTES = (
+    16 << 20
+)  # of a table; where contexts are longer, a step takes longer than computing its own rows
 _FAR = 1 << 24
 """A position beyond what any model was trained on."""
 
@@ -36,7 +39,10 @@ class RotaryTables:
             return self._compute(positions)
         highest = int(positions.max(initial=0))
         if highest >= len(self._tables[0]):
-            self._tables = self._compute(np.arange(max(_LEAST_POSITIONS, 2 * highest)))
+            wanted = max(_LEAST_POSITIONS, 2 * highest)
+            if wanted * self._tables[0].itemsize * self._tables[0].shape[1] > _MOST_BYTES:
+                return self._compute(positions)
+            self._tables = self._compute(np.arange(wanted))
         cos, sin = self._tables
         return cos.take(positions, 0), sin.take(positions, 0)
 

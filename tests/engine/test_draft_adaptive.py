@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Callable
 from statistics import mean
 from typing import Any
 
@@ -92,6 +94,25 @@ def test_what_was_found_not_to_pay_is_looked_at_again_only_now_and_then_until_so
     num_steps_with_lessons = world.num_asked * (LENGTH + 1)
     assert num_estimates <= 8 * (2000 / 16 + num_steps_with_lessons + 1)
     assert num_estimates < 0.2 * 8 * 2000
+
+
+def held_up_now_and_then() -> Callable[[int], float]:
+    rng = random.Random(0)
+    return lambda length: 10 * STEP if rng.random() < 0.1 else 0.005 * STEP
+
+
+def slow_from_a_hundred_calls_on() -> Callable[[int], float]:
+    calls = itertools.count()
+    return lambda length: 5 * STEP if next(calls) > 100 else 0.005 * STEP
+
+
+@pytest.mark.parametrize("answers", [0.0, 1.0])
+@pytest.mark.parametrize("latency", [held_up_now_and_then, slow_from_a_hundred_calls_on])
+def test_a_useless_drafter_whose_calls_differ_in_length_costs_no_more_than_another(
+    latency: Callable[[], Callable[[int], float]], answers: float
+) -> None:
+    world = World([0.0], skinny(STEP, 0.1), latency(), answers=answers)
+    assert world.run(AdaptiveDrafts(LENGTH, measured(world)), 3000) >= 0.97 * world.expect(0)
 
 
 def test_a_drafter_that_is_always_right_gets_all_the_room() -> None:

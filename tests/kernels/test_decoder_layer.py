@@ -62,7 +62,9 @@ class Layer:
             matrix = normal(num_columns, depth, scale=depth**-0.5)
             if weights.startswith("bfloat16"):
                 matrix = (matrix.view(np.uint32) >> 16).astype(np.uint16)
-            packed = PackedWeight.pack(matrix, quantize=weights == "int8", compact=weights.endswith("12 bits"))
+            packed = PackedWeight.pack(
+                matrix, quantize=weights == "int8", compact=weights.endswith("12 bits")
+            )
             return packed, normal(num_columns) if bias else NOTHING
 
         s, kv = sizes, sizes.kv_heads * sizes.head

@@ -53,7 +53,7 @@ class Model:
         self, kit: Any, name: str, weights: WeightFormat = "float32", *, scatter: int = 0, **changes: Any
     ) -> None:
         self.kit = kit
-        self.module = kit.build(name, {**kit.ARCHITECTURES[name], **changes})
+        self.module = kit.build(name, {**kit.ARCHITECTURES.get(name, kit.COMMON), **changes})
         generator = torch.Generator().manual_seed(1)
         for parameter in self.module.parameters():
             if parameter.dim() == 1:
@@ -129,6 +129,20 @@ def test_other_models_compute_what_they_did(kit: Any, name: str) -> None:
     before = model.logits(TOKENS)
     model.fuse()
     torch.testing.assert_close(model.logits(TOKENS), before, rtol=1e-4, atol=1e-4)
+
+
+def test_a_layer_that_does_something_from_a_position_on_stays(kit: Any) -> None:
+    """Ministral 3 scales queries far into the text; near its beginning it computes what a llama does."""
+    rope = {
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 1e4,
+        "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5,
+    }  # fmt: skip
+    for beta, num_fused in ((0.5, 0), (0.0, 2)):
+        model = Model(kit, "ministral3", rope_parameters={**rope, "llama_4_scaling_beta": beta})
+        far = range(70, 70 + len(TOKENS))
+        before = model.logits(TOKENS, far)
+        assert model.fuse() == num_fused
+        torch.testing.assert_close(model.logits(TOKENS, far), before, rtol=1e-4, atol=1e-4)
 
 
 def test_a_layer_of_the_right_names_that_computes_something_else_stays(kit: Any) -> None:

@@ -57,3 +57,13 @@ def test_a_module_that_looks_at_nothing_but_the_position_is_asked_seldom(scaling
     for position in range(3000):
         tables.rows(np.array([position]))
     assert rotary.num_calls - before <= 3
+
+
+def test_far_positions_fill_no_memory() -> None:
+    rotary = module(SCALINGS[0])
+    tables = RotaryTables(rotary)
+    far = np.array([3, 1_000_000])
+    expected = rotary(torch.zeros(1, 1, 1), torch.from_numpy(far)[None])
+    for table, other in zip(tables.rows(far), expected, strict=True):
+        assert (table == other[0].numpy()).all()
+    assert all(len(table) <= 1024 for table in tables._tables)
