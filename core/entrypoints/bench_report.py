@@ -70,7 +70,7 @@ def footnotes(summaries: Sequence[MethodSummary]) -> list[str]:
     for one in summaries:
         if one.acceptance_rate_per_pos:
             lines.append(f"{one.method}: accepted per position {per_position(one.acceptance_rate_per_pos)}")
-        if len(one.categories) > 1 and one.num_drafts:
+        if len(one.categories) > 1 and one.speed_up != 1.0:  # plain decoding is what others are compared with
             lines.append(f"{one.method}: speed-up {', '.join(filter(None, map(_category, one.categories)))}")
         if one.num_errors:
             lines.append(f"{one.method}: {one.num_errors} prompts refused")
