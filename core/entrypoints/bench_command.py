@@ -56,7 +56,10 @@ def run_bench_command(
         console=Console(stderr=True),
     ).run()
     summaries = summarize(result)
-    title = f"{config.model.model}: {len(prompts)} prompts, batch size {batch_size}, {repeats} repeats"
+    title = (
+        f"{config.model.model}: {len(prompts)} prompts, batch size {batch_size}, temperature {sampling_params.temperature:g},"
+        f" repeats {repeats}"
+    )
     out = Console(highlight=False)
     out.print(table(summaries, title))
     out.print()

@@ -26,7 +26,10 @@ class _Listener(event.Listener):
         if self._depth > 1 or isinstance(dispatcher._cache, NullCache):
             return
         if not self._said:
-            print("Compiling kernels for this machine, once (up to a minute) ...", file=sys.stderr)
+            print(
+                "Compiling kernels for this machine and these weights, once (up to a minute) ...",
+                file=sys.stderr,
+            )
             self._said = True
         self._begin = time.perf_counter()
         print(f"  {dispatcher.py_func.__name__} ...", end="", file=sys.stderr, flush=True)

@@ -67,7 +67,7 @@ def test_a_kernel_is_named_once_per_compilation_and_its_parts_are_not(tmp_path: 
         for _ in range(2)
     )
     first, *lines = cold.stderr.splitlines()
-    assert first == "Compiling kernels for this machine, once (up to a minute) ..."
+    assert first == "Compiling kernels for this machine and these weights, once (up to a minute) ..."
     assert [line.split(" ... ")[0] for line in lines] == ["  a_kernel", "  broken", "  a_kernel"]
     assert all(line.endswith(" s") for line in lines)
     # What cannot be compiled is not in the cache either.
