@@ -57,8 +57,8 @@ def run_bench_command(
     ).run()
     summaries = summarize(result)
     title = (
-        f"{config.model.model}: {len(prompts)} prompts, batch size {batch_size}, temperature {sampling_params.temperature:g},"
-        f" repeats {repeats}"
+        f"{config.model.model}: {len(prompts)} prompts, batch size {batch_size},"
+        f" temperature {sampling_params.temperature:g}, repeats {repeats}"
     )
     out = Console(highlight=False)
     out.print(table(summaries, title))
